@@ -177,8 +177,8 @@ MUTANTS = [
     Mutant(
         name="attention_proxy_fence_missing",
         file=SHARED,
-        old="  fence_proxy_async_shared_cta();\n",
-        new="",
+        old="  fence_proxy_async_shared_cta();\n  sync_warp();\n",
+        new="  sync_warp();\n",
         expect=race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them",
     ),
     Mutant(

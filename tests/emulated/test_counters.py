@@ -38,7 +38,12 @@ every_tma_row = pytest.mark.parametrize("config", TMA, ids=lambda config: config
 every_tma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED, ids=lambda config: config.name)
 every_wgmma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED + ATTENTION, ids=lambda config: config.name)
 every_transposed = pytest.mark.parametrize("config", TRANSPOSED, ids=lambda config: config.name)
-every_attention = pytest.mark.parametrize("config", ATTENTION, ids=lambda config: config.name)
+every_attention_of_f32, every_attention_of_16_bits = (
+    pytest.mark.parametrize(
+        "config", [config for config in ATTENTION if (config.dtype == "tf32") == is_f32], ids=lambda config: config.name
+    )
+    for is_f32 in (True, False)
+)
 # Rows whose threads bring in the operands.
 every_other_row = pytest.mark.parametrize("config", OTHERS, ids=lambda config: config.name)
 # Of them those whose operands pass through shared memory.
@@ -302,7 +307,21 @@ def test_no_conflicts_of_weights(config):
     np.testing.assert_array_equal(np.sort(every), np.repeat(np.arange(config.tile[1]), 4))
 
 
-@every_attention
+@every_attention_of_f32
+def test_scores_of_f32_are_the_next_operand_in_another_order_of_k(config):
+    """Of every 8 columns a lane has the sums, rows 8 apart, as mma.sync's A; it loads V where TMA has put it."""
+    kernel = kernel_layouts(config, "NT")
+    sums, operand = kernel.scores_tv, kernel.weighted.atom.layout_A_TV
+    in_order = kernel.weighted.permutation[2]  # of k
+    for lane in range(32):
+        of_sums = [(place % 64, place // 64) for place in (sums(lane, value) for value in (0, 2, 1, 3))]
+        of_operand = [(place % 16, in_order(place // 16)) for place in (operand(lane, value) for value in range(4))]
+        assert of_sums == of_operand
+    assert_placed(kernel.summed if hasattr(kernel, "summed") else kernel.v)
+    assert not kernel.summed_by_wgmma
+
+
+@every_attention_of_16_bits
 def test_scores_of_attention_are_the_next_operand(config):
     """Of one warpgroup's tile: a lane has as A's fragments what it has as sums, and stores it without a conflict."""
     kernel = kernel_layouts(config, "NT")

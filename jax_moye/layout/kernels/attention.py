@@ -18,7 +18,7 @@ from typing import Any
 
 from jax_moye.layout import Layout, checks, size
 from jax_moye.layout.checks import BankReport, SmemReport
-from jax_moye.layout.dtypes import operand_types
+from jax_moye.layout.dtypes import dtype, operand_types
 from jax_moye.layout.errors import InvalidType
 from jax_moye.layout.kernels.tma import ROW_BYTES, ROWS, TmaOperandLayouts, tma_operand
 from jax_moye.layout.kernels.wgmma import WARPGROUP, stmatrix_report
@@ -63,9 +63,9 @@ class AttentionLayouts:
         return WARPGROUP * (1 + self.consumers)
 
     @property
-    def operands(self) -> tuple[TmaOperandLayouts, ...]:
-        """All that wgmma reads in shared memory."""
-        return self.arrays
+    def summed_by_wgmma(self) -> bool:
+        """Whether wgmma reads the rows that weights multiply; of TF32 threads load them for mma.sync."""
+        return dtype(self.arrays[0].value_type).bits == 16
 
     @property
     def scores_tv(self) -> Layout:

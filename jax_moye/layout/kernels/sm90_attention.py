@@ -25,6 +25,11 @@ class AttentionKernelLayouts(AttentionLayouts):
     """sm90_attention as layouts."""
 
     @property
+    def operands(self) -> tuple[TmaOperandLayouts, ...]:
+        """All that wgmma reads in shared memory."""
+        return self.arrays if self.summed_by_wgmma else self.arrays[:2]
+
+    @property
     def q(self) -> TmaOperandLayouts:
         """A CTA's rows of Q, (BLK_M,BOX,PARTS); in the end those of O of 16 bits lie there."""
         return self.arrays[0]

@@ -36,7 +36,7 @@ class AttentionGradLayouts(AttentionLayouts):
     @property
     def operands(self) -> tuple[TmaOperandLayouts, ...]:
         """All that wgmma reads in shared memory."""
-        return *self.arrays, self.summed
+        return *self.arrays, *([self.summed] if self.summed_by_wgmma else [])
 
     @property
     def owned(self) -> TmaOperandLayouts:
