@@ -35,9 +35,10 @@ _LIKELY_CTAS = _MULTIPROCESSORS
 # Where nothing was measured: scores of all heads, and elements of keys and values. With fewer of both, XLA's products
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt). Of float32
-# nobody has timed it: both multiply at half the rate, and XLA's scores take twice the bytes.
+# no sizes so small were timed; from 2^22 scores on a kernel was never slower (section 44 of docs/performance.md).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
-_TIMED_HEAD_DIM = 128  # elements: the largest that was timed; with more nobody knows who is faster
+# Elements, by config.dtype: the largest that was timed; with more nobody knows who is faster.
+_TIMED_HEAD_DIM = {"bf16": 128, "f16": 128, "tf32": 64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,8 +177,9 @@ def decide_attention(
             return AttentionDecision(chosen, timed, None, ordered, times)
         if chosen is not None and times.is_ours is False:
             return AttentionDecision(None, f"XLA computes the equations as fast: {timed}", "time", ordered, times)
-    if not is_asked_for and sizes.head_dim > _TIMED_HEAD_DIM:
-        reason = f"nobody has measured a head_dim of {sizes.head_dim}: more than {_TIMED_HEAD_DIM}"
+    timed_head_dim = _TIMED_HEAD_DIM[first.dtype]
+    if not is_asked_for and sizes.head_dim > timed_head_dim:
+        reason = f"nobody has measured a head_dim of {sizes.head_dim}: more than {timed_head_dim}"
         return AttentionDecision(None, reason, "time", ordered)
     if not is_asked_for and sizes.scores < LEAST_SCORES and sizes.elements < LEAST_ELEMENTS:
         reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least, or for many keys"

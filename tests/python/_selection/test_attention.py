@@ -95,7 +95,10 @@ def test_tiles_of_more_keys_where_there_are_two(monkeypatch):
 
 def test_float32_is_multiplied_in_tf32():
     """Of more is no kernel; in the emulator a program has to ask for it by its name."""
-    assert decided(dtype=jnp.float32).config.name == "sm90_attention_tf32_128x128x128_s2_a16"
+    on_request = decided(request=AttentionRequest(implementation="moye"), dtype=jnp.float32)
+    assert on_request.config.name == "sm90_attention_tf32_128x128x128_s2_a16"
+    assert decided(SIZES._replace(head_dim=64), dtype=jnp.float32).config.tile == (128, 128, 64)
+    assert decided(dtype=jnp.float32).reason == "nobody has measured a head_dim of 128: more than 64"
     assert "kernels are for 128 at most" in decided(SIZES._replace(head_dim=136), dtype=jnp.float32).reason
 
     def in_emulator(precision, target):
