@@ -58,7 +58,7 @@ struct WeightedProduct {
     }
   }
   using Mma = decltype(make_mma());
-  // Of a thread: (MMA,MMA_M,MMA_K), and its 32-bit words.
+  // Of a thread's weights: (MMA,MMA_M,MMA_K).
   using FragmentShape = Conditional<kIsStarted, Shape<_8, _1, Int<kRows / 16>>, Shape<_4, _1, Int<kRows / 8>>>;
 
   static MOYE_HOST_DEVICE constexpr auto smem_layout() {
@@ -137,7 +137,7 @@ struct AttentionPlace {
   int row, head, batch;
 };
 
-/// Puts a thread's i-th pair of neighbouring sums into A's fragments, rounded to T. Of 16 bits a pair is a word, in the
+/// Puts a thread's i-th pair of neighbouring sums into A's fragments. Of 16 bits a pair is a word, rounded, in the
 /// order of the sums. Of TF32, which drops low bits, four words are two pairs: the first sums of both, then the second.
 template <class T, int kWords>
 MOYE_DEVICE void set_pair(uint32_t (&fragments)[kWords], int i, float first, float second) {
