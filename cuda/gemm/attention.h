@@ -137,8 +137,14 @@ struct AttentionPlace {
   int row, head, batch;
 };
 
+/// A float as products of T have it: rounded to TF32; of 16 bits as it is, since what packs it rounds.
+template <class T>
+MOYE_DEVICE float as_multiplied(float value) {
+  return sizeof(T) == 4 ? detail::bit_cast<float>(round_to_tf32(value)) : value;
+}
+
 /// Puts a thread's i-th pair of neighbouring sums into A's fragments. Of 16 bits a pair is a word, rounded, in the
-/// order of the sums. Of TF32, which drops low bits, four words are two pairs: the first sums of both, then the second.
+/// order of the sums. Of TF32 four words are two pairs: the first sums of both, then the second.
 template <class T, int kWords>
 MOYE_DEVICE void set_pair(uint32_t (&fragments)[kWords], int i, float first, float second) {
   if constexpr (sizeof(T) == 2) {
@@ -149,7 +155,14 @@ MOYE_DEVICE void set_pair(uint32_t (&fragments)[kWords], int i, float first, flo
   }
 }
 
-/// Accumulators of one warpgroup, (MMA) of kN columns, as A's fragments of the next product.
+/// Sums become what as_multiplied() has of each: in place, so that they and their fragments are the same registers.
+template <class T, int kSums>
+MOYE_DEVICE void to_multiplied(float (&sums)[kSums]) {
+  MOYE_UNROLL
+  for (float& sum : sums) sum = as_multiplied<T>(sum);
+}
+
+/// Accumulators of one warpgroup, (MMA) of kN columns, to_multiplied(), as A's fragments of the next product.
 template <class T, int kN>
 MOYE_DEVICE void to_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)[kFragmentWords<T, kN>]) {
   MOYE_UNROLL

@@ -153,7 +153,7 @@ MOYE_DEVICE void weigh(float (&sums)[kSums], uint32_t (&shares)[kWords], SoftCap
       pair[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_masked : weight;
       sums[i + j] = is_seen ? weight * slope : 0;
     }
-    set_pair<T>(shares, i / 2, pair[0], pair[1]);
+    set_pair<T>(shares, i / 2, as_multiplied<T>(pair[0]), as_multiplied<T>(pair[1]));
   }
 }
 

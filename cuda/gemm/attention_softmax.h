@@ -9,7 +9,6 @@
 #include "gemm/attention_bias.h"
 #include "gemm/attention_cap.h"
 #include "gemm/config.h"
-#include "moye/arch/convert.h"
 #include "moye/arch/math.h"
 #include "moye/arch/warp.h"
 #include "moye/core.h"
@@ -44,9 +43,6 @@ MOYE_DEVICE void mask_scores(float (&scores)[kSums], uint32_t const (&kept)[kSum
 template <class T, bool kHasBias, int kSums>
 MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, float scale, int lane MOYE_LOC) {
   MOYE_SITE;
-  auto const rounded = [](float weight) {
-    return sizeof(T) == 4 ? detail::bit_cast<float>(round_to_tf32(weight) & 0xffffe000u) : weight;
-  };
   int const fewest = rows.columns[0] < rows.columns[1] ? rows.columns[0] : rows.columns[1];
   if (column + 2 * kSums > fewest) {
     MOYE_UNROLL
@@ -73,7 +69,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = rounded(fast_exp2((scores[i] - base) * scale));
+        scores[i] = as_multiplied<T>(fast_exp2((scores[i] - base) * scale));
         sum += scores[i];
       }
     } else {
@@ -85,7 +81,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = rounded(fast_exp2(multiply_add(scores[i], of_row, -base)));
+        scores[i] = as_multiplied<T>(fast_exp2(multiply_add(scores[i], of_row, -base)));
         sum += scores[i];
       }
     }

@@ -158,6 +158,7 @@ struct Gemm<kConfig> {
           copy(smem_copy_a, tXsA(_, _, _0{}, next), tXrA(_, _, _0{}));
           copy(smem_copy_b, tXsB(_, _, _0{}, next), tXrB(_, _, _0{}));
         }
+        round_operands(tCrA(_, _, block), tCrB(_, _, block));
         gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
       }
     }

@@ -142,6 +142,7 @@ struct Gemm<kConfig> {
       for (int block = 0; block < kBlocks; ++block) {
         copy(smem_copy_a, tXsA(_, _, block), tXrA(_, _, block));
         copy(smem_copy_b, tXsB(_, _, block), tXrB(_, _, block));
+        round_operands(tCrA(_, _, block), tCrB(_, _, block));
         gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
       }
     }

@@ -187,6 +187,7 @@ struct Gemm<kConfig> {
               read(0);
             }
           }
+          round_operands(tCrA(_, _, block), tCrB(_, _, block));
           gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
         }
       }

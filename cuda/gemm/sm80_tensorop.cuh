@@ -147,6 +147,7 @@ struct Gemm<kConfig> {
       for (int block = 0; block < kBlocks; ++block) {
         copy(tCsA(_, _, block), tCrA(_, _, block));
         copy(tCsB(_, _, block), tCrB(_, _, block));
+        round_operands(tCrA(_, _, block), tCrB(_, _, block));
         gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
       }
     }

@@ -1,7 +1,10 @@
-// Which mma.sync multiplies operands of a dtype, and what the operands' elements are to it.
+// Which mma.sync multiplies operands of a dtype, what the operands' elements are to it, and how fragments of floats
+// become TF32.
 #pragma once
 
 #include "gemm/config.h"
+#include "moye/algorithm/fill.h"
+#include "moye/arch/convert.h"
 #include "moye/atom/mma_traits.h"
 
 namespace moye {
@@ -24,7 +27,7 @@ struct Sm80Mma<Dtype::f16, Dtype::f16> {
 };
 template <>
 struct Sm80Mma<Dtype::tf32, Dtype::f32> {
-  using Op = SM80_16x8x8_F32TF32TF32F32_TN;  // drops the 13 low bits of the floats it is given
+  using Op = SM80_16x8x8_F32TF32TF32F32_TN;  // drops the 13 low bits of the floats it is given: see round_operands
 };
 
 template <>
@@ -67,5 +70,18 @@ template <>
 struct Sm90DoubleMma<16> {
   using Op = SM90_16x8x16_F64F64F64F64_TN;
 };
+
+/// Fragments of a k-block: floats that TF32 multiplies become the nearest that it has.
+template <TensorLike A, TensorLike B>
+MOYE_DEVICE void round_operands(A&& a, B&& b MOYE_LOC) {
+  MOYE_SITE;
+  if constexpr (is_same<typename RemoveCvref<A>::Value, tfloat32_t>) {
+    auto const round = [](tfloat32_t x) {
+      return tfloat32_t(detail::bit_cast<float>(round_to_tf32(detail::bit_cast<float>(x))));
+    };
+    transform(a, a, round);
+    transform(b, b, round);
+  }
+}
 
 }  // namespace moye

@@ -37,6 +37,8 @@ constexpr TensorMapType tensor_map_type() {
     return TensorMapType::bf16;
   } else if constexpr (is_same<T, half_t>) {
     return TensorMapType::f16;
+  } else if constexpr (is_same<T, tfloat32_t>) {
+    return TensorMapType::tf32;
   } else if constexpr (sizeof(T) == 4) {
     return TensorMapType::f32;
   } else {

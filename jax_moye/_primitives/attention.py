@@ -171,7 +171,7 @@ def moved(x: Any, labels: str, wanted: str) -> Any:
 
 
 def delta_of(o: Any, d_o: Any, rest: Any = None, *, params: AttentionParams) -> Any:
-    """A row's sum of o d_o, f32. Of f32 d_o is cut off, as where a kernel multiplies it with values: v may be all of o.
+    """A row's sum of o d_o, f32. Of f32 d_o is rounded, as where a kernel multiplies it with values: v may be all of o.
 
     Args:
       o: the result.
@@ -182,17 +182,16 @@ def delta_of(o: Any, d_o: Any, rest: Any = None, *, params: AttentionParams) -> 
     whole = o.astype(jnp.float32) if rest is None else o.astype(jnp.float32) + rest.astype(jnp.float32)
     wanted = params.of("lse") + "d"
     one, other = (moved(x, params.of(name), wanted) for x, name in ((whole, "o"), (d_o, "d_o")))
-    return jnp.sum(one * (cut_off(other) if other.dtype == jnp.float32 else other.astype(jnp.float32)), axis=-1)
+    return jnp.sum(one * (in_tf32(other) if other.dtype == jnp.float32 else other.astype(jnp.float32)), axis=-1)
 
 
-def cut_off(x: Any) -> Any:
-    """What tensor cores multiply of f32: TF32, without the bits behind that.
+def in_tf32(x: Any) -> Any:
+    """What kernels multiply of f32: TF32, to which they round.
 
     Args:
       x: an array.
     """
-    bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFE000)
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=10)
 
 
 def rest_of(whole: Any, o: Any) -> Any:

@@ -16,8 +16,8 @@ from jax_moye._primitives.attention_call import Dropout, run_attention, run_atte
 
 KINDS = ("normal", "peaked", "positive", "level")  # level: all scores of a row are the same
 DIMS = (("bqhd", "bkhd"), ("bhqd", "bhkd"), ("qbhd", "kbhd"), ("hbqd", "kbhd"), ("qhbd", "bkhd"))
-# Of a number, what a product may change in it: by rounding to 16 bits, or as TF32, of which the low bits are dropped.
-UNITS = {"bf16": 2.0**-8, "f16": 2.0**-11, "tf32": 2.0**-10}
+# Of a number, what a product may change in it: by rounding to 16 bits, or to TF32.
+UNITS = {"bf16": 2.0**-8, "f16": 2.0**-11, "tf32": 2.0**-11}
 LEAST = {"bf16": 2.0**-133, "f16": 2.0**-24, "tf32": 2.0**-126}  # what that adds to a subnormal number
 F32_UNIT = 2.0**-24  # the same of a result of f32
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._primitives.attention_call import run_attention
+from jax_moye._primitives.attention import in_tf32
+from jax_moye._primitives.attention_call import run_attention, run_attention_grad
 from tests.emulated.attention_cases import DIMS, KINDS, Case, check, of_f32, random_case
 from tests.emulated.driver import build, run_cases
 
@@ -218,6 +221,33 @@ def test_what_rounding_took(config):
     for seed, mask in enumerate((None, "bqk", "h")):
         of_case = dict(kind="level", diagonal=100 - 200 * seed, mask=mask)
         check(config, dataclasses.replace(case, **of_case), InterpretParams(mode="random", seed=seed))
+
+
+@pytest.mark.parametrize(
+    "config", [row for row in attention_configs() if row.dtype == "tf32"], ids=lambda row: row.name
+)
+def test_operands_of_float32_are_rounded(config):
+    """A lone key has the weight 1: the result is its value, dv is d_o, and the score is that of rounded rows."""
+    ffi.register("cpu")
+    rng = np.random.default_rng(5)
+    q, k, v, d_o = (rng.standard_normal((1, 1, 1, config.tile[2])).astype(np.float32) for _ in range(4))
+    dims: dict[str, Any] = dict(dims_q="bqhd", dims_k="bkhd", dims_v="bkhd")
+    options = dims | dict(config=config, scale=1.0, cap=None, diagonal=None, interpret=LAZY)
+    score = np.sum(np.asarray(in_tf32(q), np.float64) * np.asarray(in_tf32(k), np.float64))
+    if config.kernel == "sm90_attention":
+        o, lse = jax.jit(lambda *arrays: run_attention(*arrays, dims_o=None, **options))(q, k, v)
+        np.testing.assert_array_equal(o, in_tf32(v))
+        np.testing.assert_allclose(lse.ravel(), score, rtol=0, atol=2.0**-18)  # cut off, they are 2^-10 away
+    else:
+        lse, delta = np.full((1, 1, 1), score, np.float32), np.zeros((1, 1, 1), np.float32)
+        grad = jax.jit(lambda *arrays: run_attention_grad(*arrays, dims_o=None, ds_parts=1, **options))
+        dq, dk, dv = grad(q, k, v, d_o, lse, delta)
+        of_weight = np.float32(np.sum(np.asarray(in_tf32(d_o), np.float64) * np.asarray(in_tf32(v), np.float64)))
+        ds = in_tf32(of_weight)
+        assert abs(ds) > abs(of_weight)  # or to cut it off would be the same
+        np.testing.assert_array_equal(dv, in_tf32(d_o))
+        np.testing.assert_allclose(dq, ds * in_tf32(k), rtol=2.0**-20)
+        np.testing.assert_allclose(dk, ds * in_tf32(q), rtol=2.0**-20)
 
 
 @every_config

@@ -233,17 +233,14 @@ def test_integers_wrap_around(config):
 
 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.dtype == "tf32"], ids=lambda config: config.name)
-def test_tf32_multiplies_tf32(config):
-    """Ten bits behind the point count, and no more than those and a rounding: or the row would not be a tf32 row."""
+@pytest.mark.parametrize("steps", [1, 0.25, 0.5, 0.75, 1.5, -0.75])
+def test_tf32_multiplies_what_is_nearest(config, steps):
+    """Operands have ten bits behind the point, and are rounded to those, ties to even: nothing is cut off."""
     call = make_call(config, Problem(16, 16, 8, order_for(config, "NT")), "f32")
     for memory in (call.a, call.b):
-        memory[...] = 1 + 2.0**-10
+        memory[...] = 1 + steps * 2.0**-10
     assert emulate(config, call)["ok"]
-    np.testing.assert_array_equal(call.result(), 8 * np.float32(1 + 2.0**-10) ** 2)
-    for memory in (call.a, call.b):
-        memory[...] = 1 + 2.0**-12
-    assert emulate(config, call)["ok"]
-    np.testing.assert_array_equal(call.result(), 8)
+    np.testing.assert_array_equal(call.result(), 8 * np.float32(1 + round(steps) * 2.0**-10) ** 2)
 
 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.dtype != "s8"], ids=lambda config: config.name)

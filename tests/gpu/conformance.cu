@@ -389,7 +389,7 @@ std::vector<Case> all_cases() {
        256});
   add({"round_to_tf32",
        "round_to_tf32",
-       "cvt.rna.tf32.f32",
+       "cvt.rn.tf32.f32",
        round_to_tf32_kernel,
        one_cta(64),
        {{Kind::word, 248}, {Kind::nan, 8}},

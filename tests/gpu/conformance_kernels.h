@@ -275,12 +275,11 @@ store_kernel(uint32_t const* in, uint32_t* out) {
   store_global(load_shared(places[thread]), reinterpret_cast<uint128_t*>(out)[63 - thread]);
 }
 
-/// in: four bit patterns of a float a thread. out: four words a thread, without the low bits; NaN is 0x7fc00000.
+/// in: four bit patterns of a float a thread. out: four words a thread.
 MOYE_KERNEL(64)
 round_to_tf32_kernel(uint32_t const* in, uint32_t* out) {
   for (uint32_t i = thread_idx().x; i < 256; i += 64) {
-    float const value = __builtin_bit_cast(float, in[i]);
-    out[i] = value != value ? 0x7fc00000u : round_to_tf32(value) & 0xffffe000u;
+    out[i] = round_to_tf32(__builtin_bit_cast(float, in[i]));
   }
 }
 

@@ -320,7 +320,7 @@ struct Type {
 };
 constexpr Type kTypes[] = {{"u8", TensorMapType::u8},   {"bf16", TensorMapType::bf16}, {"f32", TensorMapType::f32},
                            {"f64", TensorMapType::f64}, {"f16", TensorMapType::f16},   {"u32", TensorMapType::u32},
-                           {"s32", TensorMapType::s32}, {"u64", TensorMapType::u64}};
+                           {"s32", TensorMapType::s32}, {"u64", TensorMapType::u64},   {"tf32", TensorMapType::tf32}};
 constexpr char const* kSwizzles[] = {"none", "b32", "b64", "b128"};
 
 constexpr int kRowBytes = 160, kPitch = 176;
@@ -556,6 +556,7 @@ void add_rest(std::vector<Case>& cases) {
     cases.push_back(load_case<2>("load_shifted", shifted));
     cases.push_back(store_case<2>("store_shifted", shifted, false));
   }
+  cases.push_back(load_case<2>("load", {2, kTypes[8], 3}));
 }
 
 std::vector<Case> all_cases() {

@@ -12,7 +12,7 @@ import sys
 
 import ml_dtypes
 import numpy as np
-from conformance_reference import words
+from conformance_reference import in_tf32, words
 
 ZONE = 4096  # bytes of shared memory that each kernel writes out
 PLACES = 3
@@ -25,6 +25,7 @@ TYPES = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
     "f32": np.float32,
+    "tf32": np.float32,
     "f64": np.float64,
     "u32": np.uint32,
     "s32": np.int32,
@@ -63,6 +64,7 @@ class Box:
     def __init__(self, kind: str, dtype: str, rank: int, swizzle: str):
         self.rank, self.bits = rank, SWIZZLE_BITS[swizzle]
         self.size = np.dtype(TYPES[dtype]).itemsize
+        self.is_rounded = dtype == "tf32"
         span = 64 if self.bits == 0 else 16 << self.bits
         self.row = span  # bytes
         self.offset = 384 if kind.endswith("shifted") else 0
@@ -101,6 +103,9 @@ class Box:
         for address, place in self.elements(i, offset):
             source = 0 if place is None else tensor[place : place + self.size]
             zone[address : address + self.size] = source
+        if self.is_rounded:
+            loaded = zone[offset : offset + self.box_bytes].view(np.uint32)
+            loaded[:] = in_tf32(loaded)
 
 
 def load(case, kind, dtype, rank, swizzle):

@@ -15,7 +15,7 @@ from python.support import UNIT
 import jax_moye
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 from jax_moye._primitives import rewriting
-from jax_moye._primitives.attention import cut_off
+from jax_moye._primitives.attention import in_tf32
 from jax_moye._primitives.attention_finding import _as_equations
 
 ROUNDING = UNIT | {"float32": 2.0**-11}  # of what products read: float32 to TF32
@@ -290,23 +290,23 @@ def assert_as_exact(results: Any, before: Any, expected: list[np.ndarray], dtype
 
 
 def products_in_tf32() -> Any:
-    """A context in which `optimize` finds no attention, and cuts operands of products of float32 off as TF32 has them.
+    """A context in which `optimize` finds no attention, and rounds operands of products of float32 to TF32.
 
     On a CPU that is what a program is on a GPU.
     """
 
-    def with_cut(jaxpr: Any, parameters: Any, rewrite: Any) -> Any:
+    def with_tf32(jaxpr: Any, parameters: Any, rewrite: Any) -> Any:
         new = []
         for one in jaxpr.eqns:
             if one.primitive.name == "dot_general" and all(x.aval.dtype == jnp.float32 for x in one.invars):
-                of_cut = lambda *x, one=one: one.primitive.bind(*map(cut_off, x), **one.params)  # noqa: E731
-                *before, product = _as_equations(of_cut, one.invars, one)[0]
+                of_tf32 = lambda *x, one=one: one.primitive.bind(*map(in_tf32, x), **one.params)  # noqa: E731
+                *before, product = _as_equations(of_tf32, one.invars, one)[0]
                 new += [*before, product.replace(outvars=one.outvars)]
             else:
                 new.append(one)
         return jaxpr.replace(eqns=new)
 
-    return mock.patch.object(rewriting, "with_attention", with_cut)
+    return mock.patch.object(rewriting, "with_attention", with_tf32)
 
 
 def counts(fun: Callable[..., Any], *args: Any) -> tuple[int, int, int]:

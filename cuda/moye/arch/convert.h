@@ -7,15 +7,15 @@
 
 namespace moye {
 
-/// A float rounded to TF32, ties away from 0, as a word whose 13 low bits tensor cores drop.
+/// A float rounded to TF32, to the nearest even: the word that tensor cores multiply without its 13 low bits.
 MOYE_DEVICE uint32_t round_to_tf32(float value) {
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t word;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
   return word;
 #else
   uint32_t const word = detail::bit_cast<uint32_t>(value);
-  return value != value ? word : (word + 0x1000u) & 0xffffe000u;
+  return value != value ? 0x7fffe000u : (word + 0xfffu + (word >> 13 & 1)) & 0xffffe000u;
 #endif
 }
 

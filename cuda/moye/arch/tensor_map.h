@@ -18,7 +18,8 @@ namespace moye {
 
 // The numbers of these enumerations are CUDA's (CUtensorMapDataType, ...Swizzle, ...L2promotion, ...FloatOOBfill).
 
-enum class TensorMapType : uint8_t { u8, u16, u32, s32, u64, s64, f16, f32, f64, bf16 };
+/// tf32: floats, which loads round to TF32, to the nearest even.
+enum class TensorMapType : uint8_t { u8, u16, u32, s32, u64, s64, f16, f32, f64, bf16, tf32 = 11 };
 
 /// Which bits of a shared address are exchanged: its 16-byte pieces within 128 (64, 32) bytes, by the three (two, one)
 /// bits above them.
@@ -33,7 +34,7 @@ enum class TensorMapFill : uint8_t { zeros, nan };
 inline constexpr int kMaxTensorMapRank = 5;
 
 constexpr int bytes_of(TensorMapType type) {
-  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 0, 4};
   return kBytes[static_cast<int>(type)];
 }
 
@@ -132,6 +133,7 @@ inline Status encode_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
 }
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) == alignof(CUtensorMap));
 static_assert(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == static_cast<int>(TensorMapType::bf16) &&
+              CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 == static_cast<int>(TensorMapType::tf32) &&
               CU_TENSOR_MAP_SWIZZLE_128B == static_cast<int>(TensorMapSwizzle::b128) &&
               CU_TENSOR_MAP_L2_PROMOTION_L2_256B == static_cast<int>(TensorMapPromotion::b256) &&
               CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA == static_cast<int>(TensorMapFill::nan));

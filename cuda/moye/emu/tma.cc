@@ -7,6 +7,7 @@
 // Bounds of global memory, and races on it, are checked at the issue.
 #include <algorithm>
 
+#include "moye/arch/convert.h"
 #include "moye/arch/tensor_map.h"
 #include "moye/arch/types.h"
 #include "moye/emu/machine.h"
@@ -143,6 +144,15 @@ void fill(EncodedTensorMap const& map, unsigned char* row, uint32_t bytes) {
   std::memset(row, nan ? 0xff : 0, bytes);
 }
 
+void round_floats(unsigned char* row, uint32_t bytes) {
+  for (uint32_t i = 0; i < bytes; i += 4) {
+    float value;
+    std::memcpy(&value, row + i, 4);
+    uint32_t const word = round_to_tf32(value);
+    std::memcpy(row + i, &word, 4);
+  }
+}
+
 void take_effect(TmaLoad const& load) {
   Cta& cta = *load.mbarrier->cta;
   Domain& domain = *cta.domain;
@@ -153,10 +163,12 @@ void take_effect(TmaLoad const& load) {
     });
   }
   uint32_t const row_bytes = uint32_t{load.map.box[0]} * load.map.element_bytes;
+  bool const is_rounded = load.map.type == static_cast<uint8_t>(TensorMapType::tf32);
   unsigned char data[256 * 8];
   for_each_row(load.map, load.coordinates, [&](Row const& row) {
     fill(load.map, data, row_bytes);
     if (row.inside != nullptr) std::memcpy(data + row.before, row.inside, row.bytes);
+    if (is_rounded) round_floats(data, row_bytes);
     for (uint32_t done = 0; done < row_bytes; done += kPiece) {
       std::memcpy(cta.smem + swizzled(load.offset + row.offset + done, load.map.swizzle), data + done, kPiece);
     }
