@@ -3,7 +3,8 @@
 //               warp goes on
 //   activated   16-bit results with at most a row of bias and an activation: the same, finished in registers, with no
 //               question asked for each box that the host can answer
-//   ahead       the same with c or a residual, which TMA has brought to the boxes meanwhile (gemm/epilogue_ahead.h)
+//   ahead       the same with c or a residual, or times a derivative at c: TMA has brought c or the residual to the
+//               boxes meanwhile (gemm/epilogue_ahead.h)
 //   finished    results of 16 bits or floats, with c or bias, scales, activation and so on: the same, finished in
 //               registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
@@ -92,7 +93,7 @@ struct WarpgroupEpilogue {
     bool const is_row = bias.data == nullptr || (bias.m_stride == 0 && bias.batch_strides.modes[0] == 0 &&
                                                  bias.batch_strides.modes[1] == 0 && bias.batch_strides.modes[2] == 0);
     bool const is_short = can_finish && bytes == 2 && is_same<Sum, float> && is_row &&
-                          epilogue.preactivation == nullptr && !params->derives_or_scales && !kOwnActivation;
+                          epilogue.preactivation == nullptr && !has_scales(epilogue) && !kOwnActivation;
     bool const is_simple =
         is_short && epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.residual.data == nullptr;
     bool const is_ahead = is_short && kAhead && has_operand_ahead(args);
@@ -298,7 +299,9 @@ struct WarpgroupEpilogue {
         }
         if constexpr (kAhead) {
           if (warp.params.way == Way::ahead) {
-            if (warp.args.d_dtype == Dtype::bf16) {
+            if (kDerives && warp.params.derives_or_scales) {
+              store_derived(warp, tCrC, row);
+            } else if (warp.args.d_dtype == Dtype::bf16) {
               store_activated<bfloat16_t, kAhead>(warp, tCrC, row);
             } else {
               store_activated<half_t, kAhead>(warp, tCrC, row);
@@ -428,6 +431,27 @@ struct WarpgroupEpilogue {
       store_results<Out>(warp, filled, filled, /*outputs=*/1, column_of(number), row(number / kBoxesN));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
+  }
+
+  /// c lies in the box that is finished in, and the result is multiplied by a derivative at c.
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_derived(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, Box::kColumns);
+    static_assert(kBuffers >= kAtoms * kBoxesN);
+    mbarrier_wait(warp.landed, /*parity=*/0);
+    MOYE_NO_UNROLL  // as above
+        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      unsigned char* const filled = warp.boxes[number];
+      Box at;
+      at.read(filled, warp.lane);
+      float z[kSums];
+      take_sums<uint16_t>(warp, tCrC, number, z);
+      at.multiply_by_derivative(warp, z);
+      fill_box(warp, filled, z);
+      store_results<uint16_t>(warp, filled, filled, /*outputs=*/1,
+                              warp.column + first_column<kColumns>(number % kBoxesN), row(number / kBoxesN));
+    }
+    if (warp.lane == 0) mbarrier_arrive(warp.landed);  // as above
   }
 
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i

@@ -90,7 +90,7 @@ def way_of(row: str, sizes: tuple[int, int, int], options: Sequence[str]) -> tup
         way = "gated"
     elif words.get("epilogue") == "3" and rows_of_boxes and out != "f32":
         way = "activated"
-    elif words.get("epilogue") in ("4", "5") and rows_of_boxes and out != "f32":
+    elif words.get("epilogue") in ("4", "5", "6") and rows_of_boxes and out != "f32":
         way = "ahead"  # of rows that can
     elif "epilogue" in words or "scales" in words:
         way = "finished" if rows_of_boxes else "finished_shifted"

@@ -9,6 +9,7 @@
 //   scales=0     1: the product's rows and columns times powers of two, other ones in each matrix
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation; 2: the same without c
 //                3: d = relu(a b + bias); 4: d = relu(2 a b + bias) + residual; 5: d = 2 a b - d
+//                6: d = 2 a b * relu'(d)
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   gate=0       1: d = 2 a b * multiplier * relu'(c), and 2 a b * relu(c)
 //   early=0      kEarly...: operands that the kernel may read before it has waited for the kernel ahead
@@ -160,11 +161,12 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     args.epilogue.residual = {residual.buffer.data(), turned_strides(residual.strides[0]), residual.strides[1], 1};
     stream.memory.push_back(residual.memory("residual", false));
   }
-  if (epilogue == 5) {
+  if (epilogue == 5 || epilogue == 6) {
     d.draw(random);
     d.write<Out>();
     args.epilogue.alpha = 2;
     args.epilogue.beta = -1;
+    if (epilogue == 6) args.epilogue.activation = Activation::d_relu;
     args.epilogue.c = {d.buffer.data(), args.d_batch_strides, args.d_m_stride, args.d_n_stride};
   }
   if (epilogue == 3 || epilogue == 4) {
@@ -218,6 +220,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
         if (epilogue == 3) sum = std::max(sum + bias.value(0, 0, j), 0.0);
         if (epilogue == 4) sum = std::max(2 * sum + bias.value(0, 0, j), 0.0) + residual.value(turned(l), i, j);
         if (epilogue == 5) sum = 2 * sum - d.value(l, i, j);
+        if (epilogue == 6) sum = d.value(l, i, j) > 0 ? 2 * sum : 0;
         if (pair) {
           double second = 0;
           for (int x = 0; x < k; ++x) second += row[x] * second_b.values[column + x];

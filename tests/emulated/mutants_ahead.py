@@ -13,6 +13,7 @@ CLUSTER = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {2, 1}, 16}"
 
 A, C, BOX = "epilogue_ahead.h", "sm90_cooperative.cuh", "epilogue_box.h"
 RESIDUAL, C_IN_PLACE = ("out=bf16", "epilogue=4"), ("out=bf16", "epilogue=5")
+DERIVATIVE_AT_D = ("out=bf16", "epilogue=6")
 WAIT = "    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);\n"
 IN_D = "    if (row >= warp.place.end || column >= int(warp.args.n)) continue;\n"
 
@@ -203,6 +204,50 @@ MUTANTS = [
         old="if (has_c) operand.template add_of<Out>(warp.params.scale, z);",
         new="if (has_c) operand.template add_of<Out>(1.0f, z);",
         options=C_IN_PLACE,
+    ),
+    Mutant(
+        name="ahead_derivative_is_an_addition_of_c",
+        file=E,
+        old="if (kDerives && warp.params.derives_or_scales) {",
+        new="if (kDerives && warp.params.alpha == 0) {",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="ahead_multiplies_by_no_derivative",
+        file=E,
+        old="      at.multiply_by_derivative(warp, z);\n",
+        new="",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="ahead_derivative_is_read_from_the_next_box",
+        file=E,
+        old="at.read(filled, warp.lane);",
+        new="at.read(warp.boxes[(number + 1) % kBuffers], warp.lane);",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="ahead_derivative_is_read_before_c_has_landed",
+        file=E,
+        old="    mbarrier_wait(warp.landed, /*parity=*/0);\n    MOYE_NO_UNROLL  // as above",
+        new="    MOYE_NO_UNROLL  // as above",
+        options=DERIVATIVE_AT_D,
+        expect=race("ldmatrix", P, "TMA load", P),
+    ),
+    Mutant(
+        name="ahead_phase_of_a_derivative_is_not_ended",
+        file=E,
+        old="    if (warp.lane == 0) mbarrier_arrive(warp.landed);  // as above",
+        new="   ",
+        options=DERIVATIVE_AT_D,
+        expect=race("ldmatrix", P, "TMA load", P),
+    ),
+    Mutant(
+        name="ahead_derivative_is_stored_in_the_first_column",
+        file=E,
+        old="warp.column + first_column<kColumns>(number % kBoxesN), row(number / kBoxesN));\n    }\n    if (warp.",
+        new="warp.column + first_column<kColumns>(number * 0), row(number / kBoxesN));\n    }\n    if (warp.",
+        options=DERIVATIVE_AT_D,
     ),
     Mutant(
         name="ahead_residual_is_added_before_the_activation",

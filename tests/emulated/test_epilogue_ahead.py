@@ -1,10 +1,14 @@
-"""c or a residual on its way to the boxes while its tile is multiplied (cuda/gemm/epilogue_ahead.h)."""
+"""c or a residual on its way to the boxes while its tile is multiplied (cuda/gemm/epilogue_ahead.h): what is added, and
+what a derivative is taken at."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 
+from jax_moye._selection.epilogue import DERIVATIVES
 from jax_moye.layout.kernels import kernel_layouts
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import Problem, accumulation_bound, make_call, order_for, product
@@ -17,6 +21,7 @@ AHEAD = [config for config in CONFIGS if kernel_layouts(config, "NT").loads_ahea
 ORDERED = sorted(AHEAD, key=lambda config: config.alignment)
 EACH = list({(c.kernel, c.consumer_tile, c.cluster, c.dtype in ("e4m3", "e5m2")): c for c in ORDERED}.values())
 every_ahead = pytest.mark.parametrize("config", EACH, ids=lambda config: config.name)
+derives_ahead = pytest.mark.parametrize("config", [c for c in EACH if c.derives], ids=lambda config: config.name)
 HALVES = ("bf16", "f16")
 # Both operands, with and without all that may be beside them, of one matrix and several; one for each activation.
 AHEAD_CASES = [
@@ -142,6 +147,66 @@ def test_what_is_not_read_ahead(case):
     boxes, requests = loaded_beside_operands(config, call, epilogue.options)
     assert boxes == 0 < requests
     assert_exact(call, epilogue)
+
+
+def times_derivative(config, activation, sizes, pitch):
+    """Runs a call with a batch of two, of normal numbers, whose first row is one of zeros: (c, call, report).
+
+    pitch: elements between rows of c.
+    """
+    out_dtype = HALVES[(EACH.index(config) + list(DERIVATIVES).index(activation)) % 2]
+    call = make_call(config, Problem(*sizes, order_for(config, "NT"), batch=2, pad=8), out_dtype, values="normal")
+    _, m, n, _ = call.sizes
+    call.a[: call.a_strides[1]] = 0
+    rows = (2 * np.random.default_rng(n).standard_normal((2, m, n))).astype(call.d.dtype)
+    rows[0, :, :3] = 0, 8, -8  # where a derivative jumps, and where it is 1 or 0
+    c = np.zeros((2, m, pitch), call.d.dtype)
+    c[..., :n] = rows
+    given = {"c": c.ravel(), "c_strides": (m * pitch, pitch, 1), "beta": 1.0, "alpha": -0.25, "activation": activation}
+    report = emulate(config, call, count_transactions=True, **given)
+    assert report["ok"], report["message"]
+    return rows, call, report
+
+
+@derives_ahead
+@pytest.mark.parametrize("activation", DERIVATIVES)
+def test_derivatives_are_those_that_threads_read(config, activation):
+    """Of c that TMA can read, and of c whose rows are no whole words of 16 bytes, bit by bit, the sign of 0 as well."""
+    _, n, _ = sizes = sizes_of(config)
+    _, ahead, counted = times_derivative(config, activation, sizes, n + 8)
+    _, finished, others = times_derivative(config, activation, sizes, n + 4)
+    np.testing.assert_array_equal(ahead.d.view(np.uint16), finished.d.view(np.uint16))
+    assert np.signbit(ahead.d[ahead.d == 0].astype(np.float32)).any()
+    assert others["counters"]["global_load_requests"] > 0
+    if kernel_layouts(config, "NT").columns % 64 == 0:
+        assert counted["counters"]["global_load_requests"] == 0
+        loads = counted["counters"]["tma_loads"] - others["counters"]["tma_loads"]
+        assert loads == boxes_of(ahead)
+
+
+@derives_ahead
+def test_derivatives_of_exact_integers(config):
+    """However late, or early, the loads land; one row, a tile's corner, a whole tile."""
+    case, modes = Case("d_relu", alpha=2.0, beta=-3.0, c="mn", batch=3), ["random", "eager", "lazy", "random"]
+    for sizes, mode in zip((sizes_of(config), (1, 8, 40), (16, 72, 8), (*config.tile[:2], 1)), modes, strict=True):
+        call, epilogue = make(config, case, "bf16", sizes, "integers", pad=8)
+        report = emulate(config, call, **epilogue.options, mode=mode, seed=sizes[1])
+        assert report["ok"], report["message"]
+        expected = np.where(epilogue.matrices["c"] > 0, 2 * product(call.values_a, call.values_b), 0)
+        np.testing.assert_array_equal(call.result(), expected.astype(call.d.dtype))
+
+
+@derives_ahead
+@pytest.mark.parametrize("activation", DERIVATIVES)
+def test_a_derivative_at_d_in_place(config, activation):
+    """c is d: results are those of a c elsewhere."""
+    _, n, _ = sizes = sizes_of(config)
+    c, apart, _ = times_derivative(config, activation, sizes, n)
+    in_place = dataclasses.replace(apart, d=c.ravel().copy())
+    given = {"c": in_place.d, "c_strides": in_place.d_strides, "beta": 1.0, "alpha": -0.25, "activation": activation}
+    report = emulate(config, in_place, **given)
+    assert report["ok"], report["message"]
+    np.testing.assert_array_equal(in_place.d.view(np.uint16), apart.d.view(np.uint16))
 
 
 @pytest.mark.parametrize("where", ["pitch", "begin", "k"])

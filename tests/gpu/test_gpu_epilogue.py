@@ -13,6 +13,7 @@ import pytest
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._selection.epilogue import DERIVATIVES
 from tests.emulated.problems import NUMPY_DTYPES, Problem, gpu_accumulation_bound, make_call, product
 from tests.emulated.test_epilogue import (
     ACTIVATIONS,
@@ -208,6 +209,25 @@ def test_operands_read_ahead(config):
     for call, epilogue in exact:
         assert_exact(call, epilogue)
     check_c_in_place(config, "f16", (24, 24), 8)
+
+
+@pytest.mark.parametrize("config", [pytest.param(c, id=c.name) for c in AHEAD if c.derives], indirect=True)
+def test_derivatives_read_ahead(config):
+    """They are those at a c that threads read, as its rows are no whole words of 16 bytes, bit by bit."""
+    tile_m, tile_n, tile_k = config.tile
+    m, n = 24 * tile_m + 5, 24 * tile_n + 8
+    rows = np.random.default_rng(0).standard_normal((m, n))
+    cases = []
+    for i, activation in enumerate(DERIVATIVES):
+        for pad in (8, 4):
+            case = Case(activation, alpha=-0.25, beta=1.0)
+            call, epilogue = make(config, case, ("bf16", "f16")[i % 2], (m, n, 2 * tile_k), "normal", 8)
+            c = np.pad(rows, ((0, 0), (0, pad))).astype(call.d.dtype)
+            epilogue.options |= {"c": c.ravel(), "c_strides": (0, n + pad, 1)}
+            cases.append((call, epilogue))
+    run(config, cases)
+    for (ahead, _), (finished, _) in zip(cases[::2], cases[1::2], strict=True):
+        np.testing.assert_array_equal(ahead.d.view(np.uint16), finished.d.view(np.uint16))
 
 
 def test_command_buffers():
