@@ -117,15 +117,13 @@ inline bool is_of_pairs(EpilogueOperand const& operand, int word_bytes) {
 
 /// A box of an operand, 16 rows of 128 bytes, or a half of it, as the lanes of a warp have it: word i has what belongs
 /// to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 + lane % 4 * 2
-/// on. kDerives: whether calls may multiply by a derivative. kAnyEnd: whether d's last column may be an even one, which
-/// has no neighbour. Word: of two elements, of 16 bits or floats. Warp: what stays the same of a warp's tile, of
-/// gemm/epilogue_staging.h.
-template <bool kDerives, int kColumns_ = 64, bool kAnyEnd = false, class Word_ = uint32_t>
+/// on. kAnyEnd: whether d's last column may be an even one, which has no neighbour. Word: of two elements, of 16 bits
+/// or floats. Warp: what stays the same of a warp's tile, of gemm/epilogue_staging.h.
+template <int kColumns_ = 64, bool kAnyEnd = false, class Word_ = uint32_t>
 struct OperandBox {
   using Word = Word_;
   static constexpr bool kIsFloat = sizeof(Word) == 8;
   using Element = typename WordOf<int(sizeof(Word)) / 2>::Type;
-  static_assert(!(kIsFloat && kDerives), "derivatives are of 16-bit results");
   static constexpr int kRows = 16, kColumns = kColumns_;
   static constexpr int kSums = kRows * kColumns / 32;  // of a thread
   Word words[kSums / 2];
@@ -168,7 +166,7 @@ struct OperandBox {
   /// z += scale * words
   template <class Warp>
   MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
-    if (operand.data == nullptr || (kDerives && warp.args.epilogue.activation >= kFirstDerivative)) return;
+    if (operand.data == nullptr) return;
     with_unpack(warp.args.d_dtype, [&](auto const& unpacked) { add_unpacked(unpacked, scale, z); });
   }
 
@@ -178,19 +176,32 @@ struct OperandBox {
     add_unpacked([](uint32_t word) { return unpack_pair<T>(word); }, scale, z);
   }
 
-  /// z *= the derivative that the activation names, at words.
+  /// The half of its columns that begins with the first one, or the other.
+  MOYE_DEVICE OperandBox<kColumns / 2> half(int number) const {
+    OperandBox<kColumns / 2> result;
+    MOYE_UNROLL
+    for (int i = 0; i < kSums / 4; ++i) result.words[i] = words[number * (kSums / 4) + i];
+    return result;
+  }
+
+  /// Words become z times the derivative that the activation names, at words, rounded to 16 bits.
   template <class Warp>
-  MOYE_DEVICE void multiply_by_derivative(Warp const& warp, float (&z)[kSums]) const {
+  MOYE_DEVICE void differentiate(Warp const& warp, float const (&z)[kSums]) {
     with_derivative(warp.args.epilogue.activation, [&](auto known) {
-      with_unpack(warp.args.d_dtype, [&](auto const& unpacked) {
+      auto const all = [&](auto element) {
+        using T = decltype(element);
         MOYE_UNROLL
         for (int i = 0; i < kSums / 2; ++i) {
-          Row<float, 2> const pair = unpacked(words[i]);
-          z[2 * i] = times_derivative(decltype(known)::value, z[2 * i], pair.elements[0]);
-          MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
-          z[2 * i + 1] = times_derivative(decltype(known)::value, z[2 * i + 1], pair.elements[1]);
+          auto const [even, odd] = unpack_pair<T>(words[i]).elements;
+          words[i] = pack_pair<T>(times_derivative(decltype(known)::value, z[2 * i], even),
+                                  times_derivative(decltype(known)::value, z[2 * i + 1], odd));
         }
-      });
+      };
+      if (warp.args.d_dtype == Dtype::bf16) {
+        all(bfloat16_t{});
+      } else {
+        all(half_t{});
+      }
     });
   }
 

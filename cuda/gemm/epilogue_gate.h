@@ -89,15 +89,15 @@ MOYE_DEVICE void store_pair(Warp const& warp, Accumulators const& tCrC, RowOf co
   }
 }
 
-/// By halves of boxes; what is read of both operands becomes the results. kDerives: as in OperandBox.
-template <bool kDerives, class Warp, class Accumulators, class RowOf>
+/// By halves of boxes; what is read of both operands becomes the results.
+template <class Warp, class Accumulators, class RowOf>
 MOYE_DEVICE void store_gated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
   constexpr int kBox = kBoxColumns<uint16_t>, kBoxesN = Warp::kColumns / kBox, kBuffers = Warp::kBuffers;
   constexpr int kParts = decltype(size<1>(tCrC))::value * kBoxesN * 2;
   EpilogueArgs const& epilogue = warp.args.epilogue;
   auto const row_of = [&](int part) { return row(part / 2 / kBoxesN); };
   auto const column_of = [&](int part) { return warp.column + part % (2 * kBoxesN) * (kBox / 2); };
-  using Operand = OperandBox<kDerives, kBox / 2>;
+  using Operand = OperandBox<kBox / 2>;
   struct Operands {
     Operand at, multiplier;
   };

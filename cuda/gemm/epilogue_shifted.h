@@ -202,7 +202,7 @@ template <class Warp, class Accumulators, class RowOf>
 MOYE_DEVICE void store_finished_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
   constexpr int kColumns = Warp::kColumns, kBoxesN = ceil_div(kColumns, kBoxColumns<uint16_t>);
   constexpr int kAtoms = decltype(size<1>(tCrC))::value;
-  using Operand = OperandBox<false, kBoxColumns<uint16_t>, /*kAnyEnd=*/true>;
+  using Operand = OperandBox<kBoxColumns<uint16_t>, /*kAnyEnd=*/true>;
   EpilogueArgs const& epilogue = tile.args.epilogue;
   MOYE_NO_UNROLL
   for (int number = 0; number < kAtoms * kBoxesN; ++number) {

@@ -5,8 +5,8 @@
 //               question asked for each box that the host can answer
 //   ahead       the same with c or a residual, or times a derivative at c: TMA has brought c or the residual to the
 //               boxes meanwhile (gemm/epilogue_ahead.h)
-//   finished    results of 16 bits or floats, with c or bias, scales, activation and so on: the same, finished in
-//               registers, box by box
+//   finished    results of 16 bits or floats, with c or bias, scales, activation and so on, or of 16 bits times a
+//               derivative at c: the same, finished in registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
 //               multiplied with the second (gemm/epilogue_gate.h)
 //   gated       16-bit results of a multiplier: the same, two of one product, the cotangents of a layer with a gate
@@ -37,7 +37,7 @@ namespace moye {
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
 /// boxes: c may be d.
 constexpr bool has_room_for_gate(int registers, int sums, int columns) {
-  return registers - sums >= 100 && columns % OperandBox<true>::kColumns == 0;
+  return registers - sums >= 100 && columns % OperandBox<>::kColumns == 0;
 }
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
@@ -58,7 +58,7 @@ struct WarpgroupEpilogue {
   template <class Out>
   static constexpr int kBox = kBoxColumns<Out>;
   static constexpr int kSums = kBox<uint16_t> / 2;  // of a thread, in a box of 16-bit results
-  using Box = OperandBox<kDerives>;
+  using Box = OperandBox<>;
   static_assert(Box::kRows == kRows && Box::kColumns == kBox<uint16_t> && Box::kSums == kSums);
   // Elements: 32 columns of sums, rows 32 bytes apart in the banks.
   static constexpr int kChunk = 32;
@@ -84,7 +84,8 @@ struct WarpgroupEpilogue {
                             are_pairs(epilogue.c) && are_pairs(epilogue.bias) && are_pairs(epilogue.residual) &&
                             are_pairs(epilogue.multiplier) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
-    params->derives_or_scales = epilogue.activation >= kFirstDerivative || has_scales(epilogue);
+    params->derives = epilogue.activation >= kFirstDerivative;
+    params->scales = has_scales(epilogue);
     // c may be d: of columns that are finished twice, a pre-activation that is shifted otherwise is stored too late.
     bool const in_time =
         epilogue.c.data == nullptr || epilogue.preactivation == nullptr || kColumns % Box::kColumns == 0;
@@ -93,25 +94,25 @@ struct WarpgroupEpilogue {
     bool const is_row = bias.data == nullptr || (bias.m_stride == 0 && bias.batch_strides.modes[0] == 0 &&
                                                  bias.batch_strides.modes[1] == 0 && bias.batch_strides.modes[2] == 0);
     bool const is_short = can_finish && bytes == 2 && is_same<Sum, float> && is_row &&
-                          epilogue.preactivation == nullptr && !has_scales(epilogue) && !kOwnActivation;
+                          epilogue.preactivation == nullptr && !params->scales && !kOwnActivation;
     bool const is_simple =
         is_short && epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.residual.data == nullptr;
     bool const is_ahead = is_short && kAhead && has_operand_ahead(args);
-    params->way = !(plain || can_finish)                     ? Way::elements
-                  : is_of_boxes(args)                        ? (pair        ? Way::pair
-                                                                : gated     ? Way::gated
-                                                                : plain     ? Way::converted
-                                                                : is_simple ? Way::activated
-                                                                : is_ahead  ? Way::ahead
-                                                                            : Way::finished)
-                  : !is_of_rows || params->derives_or_scales ? Way::elements
-                  : plain                                    ? Way::shifted
-                  : bytes == 2                               ? Way::finished_shifted
-                                                             : Way::elements;
+    params->way = !(plain || can_finish)                             ? Way::elements
+                  : is_of_boxes(args)                                ? (pair        ? Way::pair
+                                                                        : gated     ? Way::gated
+                                                                        : plain     ? Way::converted
+                                                                        : is_simple ? Way::activated
+                                                                        : is_ahead  ? Way::ahead
+                                                                                    : Way::finished)
+                  : !is_of_rows || params->derives || params->scales ? Way::elements
+                  : plain                                            ? Way::shifted
+                  : bytes == 2                                       ? Way::finished_shifted
+                                                                     : Way::elements;
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
-    if (!kDerives && epilogue.activation >= kFirstDerivative) return {"the kernel multiplies by no derivative"};
+    if (!kDerives && params->derives) return {"the kernel multiplies by no derivative"};
     if (pair && params->way != Way::pair) return {"d of two b is stored by TMA: 16-bit elements, rows of 16 bytes"};
     if (gated && !(kGates && params->way == Way::gated))
       return {"results of a multiplier are stored by TMA: 16-bit elements, rows of 16 bytes, operands of pairs"};
@@ -149,7 +150,7 @@ struct WarpgroupEpilogue {
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
     if constexpr (kGates && !kOwnActivation) {
       if (params.way == Way::gated) {
-        store_gated<kDerives>(w, tCrC, row_of_warp);
+        store_gated(w, tCrC, row_of_warp);
         return;
       }
     }
@@ -288,6 +289,7 @@ struct WarpgroupEpilogue {
     }
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
+      bool const derives = kDerives && !kOwnActivation && warp.params.derives;
       if constexpr (kHasRoomForMore<kSumsOfThread>) {
         if (warp.params.way == Way::activated) {
           if (warp.args.d_dtype == Dtype::bf16) {
@@ -299,8 +301,8 @@ struct WarpgroupEpilogue {
         }
         if constexpr (kAhead) {
           if (warp.params.way == Way::ahead) {
-            if (kDerives && warp.params.derives_or_scales) {
-              store_derived(warp, tCrC, row);
+            if (derives) {
+              store_derived<kAhead>(warp, tCrC, row);
             } else if (warp.args.d_dtype == Dtype::bf16) {
               store_activated<bfloat16_t, kAhead>(warp, tCrC, row);
             } else {
@@ -315,18 +317,22 @@ struct WarpgroupEpilogue {
         if constexpr (is_same<Sum, float>) {
           if (warp.args.d_dtype == Dtype::f32) {
             if constexpr (!kHasRoomForMore<kSumsOfThread>) return false;
-            store_finished<float, /*kAll=*/true>(warp, tCrC, row);
+            store_finished<float, /*kScaled=*/true>(warp, tCrC, row);
             return true;
           }
         }
-        // Most calls have none of both, which take time where they are tested for. A user's function is there once.
-        if constexpr (kDerives || kScales<kSumsOfThread>) {
-          if (kOwnActivation || warp.params.derives_or_scales) {
-            store_finished<uint16_t, /*kAll=*/true>(warp, tCrC, row);
+        if (derives) {
+          store_derived</*kIsAhead=*/false>(warp, tCrC, row);
+          return true;
+        }
+        // Most calls have no scales, which take time where they are tested for. A user's function is there once.
+        if constexpr (kScales<kSumsOfThread>) {
+          if (kOwnActivation || warp.params.scales) {
+            store_finished<uint16_t, /*kScaled=*/true>(warp, tCrC, row);
             return true;
           }
         }
-        store_finished<uint16_t, /*kAll=*/false>(warp, tCrC, row);
+        store_finished<uint16_t, /*kScaled=*/false>(warp, tCrC, row);
         return true;
       }
     }
@@ -399,7 +405,7 @@ struct WarpgroupEpilogue {
     MOYE_NO_UNROLL  // activations are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       unsigned char* const filled = warp.boxes[number % kBuffers];
-      OperandBox<false> operand;
+      Box operand;
       if constexpr (kIsAhead) operand.read(filled, warp.lane);
       float z[kSums];
       with_box<kColumns, Out, kAtoms>(number, [&](int first, int i) {
@@ -433,34 +439,65 @@ struct WarpgroupEpilogue {
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
   }
 
-  /// c lies in the box that is finished in, and the result is multiplied by a derivative at c.
-  template <class Accumulators, class RowOf>
+  // ---- ahead, finished: times a derivative at c
+
+  /// By halves of boxes, which leaves registers to compute many elements side by side. kIsAhead: as in
+  /// store_activated(); else a box of c is loaded while the one before is computed.
+  template <bool kIsAhead, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_derived(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, Box::kColumns);
-    static_assert(kBuffers >= kAtoms * kBoxesN);
-    mbarrier_wait(warp.landed, /*parity=*/0);
-    MOYE_NO_UNROLL  // as above
-        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      unsigned char* const filled = warp.boxes[number];
+    constexpr int kLast = kAtoms * kBoxesN - 1;
+    static_assert(!kIsAhead || kBuffers > kLast);
+    auto const row_of = [&](int box) { return row(box / kBoxesN); };
+    auto const column_of = [&](int box) { return warp.column + first_column<kColumns>(box % kBoxesN); };
+    auto const load = [&](int box) {
       Box at;
-      at.read(filled, warp.lane);
-      float z[kSums];
-      take_sums<uint16_t>(warp, tCrC, number, z);
-      at.multiply_by_derivative(warp, z);
-      fill_box(warp, filled, z);
-      store_results<uint16_t>(warp, filled, filled, /*outputs=*/1,
-                              warp.column + first_column<kColumns>(number % kBoxesN), row(number / kBoxesN));
+      at.load_present(warp, warp.args.epilogue.c, row_of(box), column_of(box));
+      return at;
+    };
+    Box next;
+    if constexpr (kIsAhead) {
+      mbarrier_wait(warp.landed, /*parity=*/0);
+    } else {
+      next = load(0);
     }
-    if (warp.lane == 0) mbarrier_arrive(warp.landed);  // as above
+    MOYE_NO_UNROLL  // as there
+        for (int number = 0; number <= kLast; ++number) {
+      unsigned char* const filled = warp.boxes[number % kBuffers];
+      Box at;
+      if constexpr (kIsAhead) {
+        at.read(filled, warp.lane);
+      } else {
+        at = next;
+        next = load(number < kLast ? number + 1 : number);
+        wait_for_boxes(warp, number, /*outputs=*/1);
+      }
+      MOYE_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float z[kSums / 2];
+        with_box<kColumns, uint16_t, kAtoms>(number, [&](int first, int i) {
+          MOYE_UNROLL
+          for (int k = 0; k < kSums / 2; ++k) {
+            z[k] = warp.params.alpha * static_cast<float>(tCrC(first + half * (kSums / 2) + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);  // as there
+          }
+        });
+        auto result = at.half(half);
+        result.differentiate(warp, z);
+        result.fill(filled, half, warp.lane);
+      }
+      store_results<uint16_t>(warp, filled, filled, /*outputs=*/1, column_of(number), row_of(number));
+    }
+    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as there
   }
 
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
   // % 2.
 
-  /// Out: of d's size, float or 16 bits. kAll: also by scales and, of 16 bits, a derivative.
-  template <class Out, bool kAll, class Accumulators, class RowOf>
+  /// Out: of d's size, float or 16 bits. kScaled: also by scales, where there are registers for them.
+  template <class Out, bool kScaled, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_finished(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
-    constexpr bool kRounded = sizeof(Out) == 2, kMayDerive = kAll && kDerives && kRounded;
+    constexpr bool kRounded = sizeof(Out) == 2;
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
     using Word = typename WordOf<2 * int(sizeof(Out))>::Type;
     EpilogueArgs const& epilogue = tile.args.epilogue;
@@ -469,7 +506,7 @@ struct WarpgroupEpilogue {
     auto const column_of = [&](int box) { return tile.column + first_column<kColumns, Out>(box % kBoxesN); };
     // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A
     // row of bias is near.
-    OperandBox<kMayDerive, kBox<Out>, /*kAnyEnd=*/false, Word> pairs;
+    OperandBox<kBox<Out>, /*kAnyEnd=*/false, Word> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     // (Integers' conversion and a user's function have no registers for the choice.)
     constexpr bool kMayBeResidual = kLooksAhead && !kOwnActivation && !is_same<Sum, int32_t>;
@@ -492,18 +529,17 @@ struct WarpgroupEpilogue {
       unsigned char* const box = warp.boxes[first % kBuffers];
       unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
       int const next = number + 1 < kAtoms * kBoxesN ? number + 1 : number;
-      if constexpr (kAll && kScales<decltype(size(tCrC))::value>) {
+      if constexpr (kScaled && kScales<decltype(size(tCrC))::value>) {
         if (has_scales(epilogue)) multiply_by_scales(warp, row_of(number), column_of(number), z);
       }
       if (is_residual_ahead) {
         if (epilogue.bias.data != nullptr) {
-          OperandBox<false, kBox<Out>, /*kAnyEnd=*/false, Word> bias;
+          OperandBox<kBox<Out>, /*kAnyEnd=*/false, Word> bias;
           bias.load_present(warp, epilogue.bias, row_of(number), column_of(number));
           bias.add(warp, epilogue.bias, 1.0f, z);
         }
       } else {
         pairs.add(warp, addend, warp.params.scale, z);
-        if constexpr (kMayDerive && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
         pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       }
       if (outputs == 2) fill_box(warp, second_box, z);

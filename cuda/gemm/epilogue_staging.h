@@ -28,7 +28,7 @@ namespace moye {
 struct StoreParams {
   enum class Way { converted, activated, ahead, finished, pair, gated, shifted, finished_shifted, elements };
   Way way;
-  bool derives_or_scales;                                  // of `finished`; of `ahead`: derives
+  bool derives, scales;                                    // of `ahead` and `finished`
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
   TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
   TensorMap map_ahead;                                     // of `ahead`: c or the residual

@@ -9,6 +9,7 @@ from tests.emulated.mutants_sm90 import ONE_CTA, STAGING, E, P, deadlock, race
 
 PINGPONG = "{sm90_pingpong, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"  # two atoms of two boxes
 COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"
+TWO_BOXES_OF_FOUR = "{sm90_cooperative, bf16, f32, {128, 256, 64}, 4, {1, 1}, 16}"  # nothing is read ahead
 CLUSTER = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {2, 1}, 16}"
 
 A, C, BOX = "epilogue_ahead.h", "sm90_cooperative.cuh", "epilogue_box.h"
@@ -42,15 +43,15 @@ MUTANTS = [
     Mutant(
         name="ahead_phase_of_a_tile_is_not_ended",
         file=E,
-        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);",
-        new="   ",
+        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane",
+        new="    // no lane",
         expect=race("ldmatrix", P, "TMA load", P),
     ),
     Mutant(
         name="ahead_phase_is_ended_by_every_lane",
         file=E,
-        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);",
-        new="    if (kIsAhead) mbarrier_arrive(warp.landed);",
+        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane",
+        new="    if (kIsAhead) mbarrier_arrive(warp.landed);  // no lane",
         expect="has its 1 arrivals already",
     ),
     Mutant(
@@ -208,15 +209,8 @@ MUTANTS = [
     Mutant(
         name="ahead_derivative_is_an_addition_of_c",
         file=E,
-        old="if (kDerives && warp.params.derives_or_scales) {",
-        new="if (kDerives && warp.params.alpha == 0) {",
-        options=DERIVATIVE_AT_D,
-    ),
-    Mutant(
-        name="ahead_multiplies_by_no_derivative",
-        file=E,
-        old="      at.multiply_by_derivative(warp, z);\n",
-        new="",
+        old="            if (derives) {",
+        new="            if (derives && warp.params.alpha == 0) {",
         options=DERIVATIVE_AT_D,
     ),
     Mutant(
@@ -229,25 +223,63 @@ MUTANTS = [
     Mutant(
         name="ahead_derivative_is_read_before_c_has_landed",
         file=E,
-        old="    mbarrier_wait(warp.landed, /*parity=*/0);\n    MOYE_NO_UNROLL  // as above",
-        new="    MOYE_NO_UNROLL  // as above",
+        old="    if constexpr (kIsAhead) {\n      mbarrier_wait(warp.landed, /*parity=*/0);\n    } else {",
+        new="    if constexpr (kIsAhead) {\n    } else {",
         options=DERIVATIVE_AT_D,
         expect=race("ldmatrix", P, "TMA load", P),
     ),
     Mutant(
         name="ahead_phase_of_a_derivative_is_not_ended",
         file=E,
-        old="    if (warp.lane == 0) mbarrier_arrive(warp.landed);  // as above",
-        new="   ",
+        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as there",
+        new="",
         options=DERIVATIVE_AT_D,
         expect=race("ldmatrix", P, "TMA load", P),
     ),
     Mutant(
-        name="ahead_derivative_is_stored_in_the_first_column",
+        name="derivative_is_taken_at_the_other_half",
         file=E,
-        old="warp.column + first_column<kColumns>(number % kBoxesN), row(number / kBoxesN));\n    }\n    if (warp.",
-        new="warp.column + first_column<kColumns>(number * 0), row(number / kBoxesN));\n    }\n    if (warp.",
+        old="at.half(half);",
+        new="at.half(1 - half);",
         options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="derivative_of_the_sums_of_the_other_half",
+        file=E,
+        old="tCrC(first + half * (kSums / 2) + k, i, _0{})",
+        new="tCrC(first + (1 - half) * (kSums / 2) + k, i, _0{})",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="derivative_is_stored_in_the_other_half",
+        file=E,
+        old="result.fill(filled, half, warp.lane);",
+        new="result.fill(filled, 1 - half, warp.lane);",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="derivative_is_not_multiplied_with",
+        file=BOX,
+        old="times_derivative(decltype(known)::value, z[2 * i], even)",
+        new="(void(even), z[2 * i])",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="derivative_at_the_box_before",
+        row=TWO_BOXES_OF_FOUR,
+        file=E,
+        old="next = load(number < kLast ? number + 1 : number);",
+        new="next = load(number);",
+        options=DERIVATIVE_AT_D,
+    ),
+    Mutant(
+        name="derivative_is_written_over_what_is_stored",
+        row=TWO_BOXES_OF_FOUR,
+        file=E,
+        old="wait_for_boxes(warp, number, /*outputs=*/1);",
+        new="(void)0;",
+        options=DERIVATIVE_AT_D,
+        expect=race("stmatrix", C, "TMA store", C),
     ),
     Mutant(
         name="ahead_residual_is_added_before_the_activation",

@@ -27,7 +27,7 @@ FINISHED = ("out=bf16", "epilogue=2")
 ACTIVATED = ("out=bf16", "epilogue=3")
 FLOATS = ("out=f32", "epilogue=2")  # finished, too
 OF_FLOATS = (
-    "kMayDerive = kAll && kDerives && kRounded;\n"
+    "constexpr bool kRounded = sizeof(Out) == 2;\n"
     "    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, "
 )
 ONE_CTA = ("multiprocessors=1",)
@@ -279,8 +279,8 @@ MUTANTS = [
         "sm90_activated_in_one_box",
         THREE_BOXES,
         E,
-        "filled = warp.boxes[number % kBuffers];",
-        "filled = warp.boxes[0];",
+        "filled = warp.boxes[number % kBuffers];\n      Box operand;",
+        "filled = warp.boxes[0];\n      Box operand;",
         race("stmatrix", C, "TMA store", C),
         options=ACTIVATED,
     ),
