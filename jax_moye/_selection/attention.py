@@ -38,7 +38,7 @@ _LIKELY_CTAS = _MULTIPROCESSORS
 # no sizes so small were timed; from 2^22 scores on a kernel was never slower (section 44 of docs/performance.md).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
 # Elements, by config.dtype: the largest that was timed; with more nobody knows who is faster.
-_TIMED_HEAD_DIM = {"bf16": 128, "f16": 128, "tf32": 64}
+_TIMED_HEAD_DIM = {"bf16": 256, "f16": 128, "tf32": 64}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,14 @@ def _nothing_was_measured(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def _nothing_was_said():
+    """What is said once in a process is said in each test."""
+    from jax_moye._log import say_once
+
+    say_once.cache_clear()
+
+
+@pytest.fixture(autouse=True)
 def _llvm_optimizes_little():
     """Compiling takes most of the time of these programs, which run once; how XLA rewrites and fuses stays as it is."""
     import jax

@@ -76,7 +76,6 @@ def test_a_level_is_set_once_and_for_all(handlers):
 
 
 def test_what_is_said_once(caplog):
-    _log.say_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="jax_moye"):
         for message in ("100 % one", "two", "100 % one"):
             _log.say_once(logging.INFO, message)

@@ -157,16 +157,17 @@ def test_few_scores_of_many_keys_are_not():
 
 
 def test_a_head_dim_that_nobody_measured_is_xlas(monkeypatch):
-    rows = [fake_row("bf16", (128, 64, 256), False), fake_row("bf16", (64, 64, 256), True)]
+    rows = [fake_row(dtype, (128, 64, 256), gradients) for dtype in ("bf16", "f16") for gradients in (False, True)]
     monkeypatch.setattr(module, "attention_configs", lambda: rows)
     large = SIZES._replace(head_dim=256)
     for gradients in (False, True):
-        found = decided(large, gradients=gradients)
+        assert decided(large, gradients=gradients).config is not None
+        found = decided(large, gradients=gradients, dtype=jnp.float16)
         assert (found.config, found.cause) == (None, "time")
         assert found.reason == "nobody has measured a head_dim of 256: more than 128"
         assert found.able  # where lowering measures, it does
         asked = AttentionRequest(implementation="moye")
-        assert decided(large, asked, gradients=gradients).config is not None
+        assert decided(large, asked, gradients=gradients, dtype=jnp.float16).config is not None
 
 
 def test_while_tracing_no_target_is_known():

@@ -12,7 +12,6 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi
 from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES, numpy_dtype, numpy_dtypes
-from jax_moye._log import say_once
 from jax_moye._selection.capability import LoweringTarget, launched, why_not
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
 
@@ -299,7 +298,6 @@ def test_a_gpu_without_kernels_is_said_once(monkeypatch, caplog):
     """As after a build on a machine that had none."""
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: "nobody built them" if platform == "cuda" else None)
     monkeypatch.setattr(devices, "find_device", lambda device: None)
-    say_once.cache_clear()
     message = "jax_moye: there is a GPU, and XLA computes all products on it: nobody built them"
     for arch, expected in ((None, []), (90, [message])):
         monkeypatch.setattr(_compat, "cuda_arch", lambda arch=arch: arch)
