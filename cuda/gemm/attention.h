@@ -169,6 +169,13 @@ MOYE_DEVICE void to_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)
   for (int i = 0; i < kN / 4; ++i) set_pair<T>(fragments, i, sums[2 * i], sums[2 * i + 1]);
 }
 
+/// The same of sums that are not to_multiplied() yet.
+template <class T, int kN>
+MOYE_DEVICE void to_rounded_fragments(float (&sums)[kN / 2], uint32_t (&fragments)[kFragmentWords<T, kN>]) {
+  to_multiplied<T>(sums);
+  to_fragments<T, kN>(sums, fragments);
+}
+
 template <class T>
 MOYE_DEVICE float value_of_low_half(uint32_t word) {
   return float(T::bitcast(uint16_t(word)));

@@ -189,8 +189,7 @@ struct Gemm<kConfig> {
       if (is_edge) attention_grad::clear_behind(weights, columns, step * kStep, lane);
       if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);
       if (stores_ds()) store_ds<Element>(args, weights, at, row, step * kStep, lane);
-      to_multiplied<Element>(weights);
-      to_fragments<Element, kStep>(weights, fragments);
+      to_rounded_fragments<Element, kStep>(weights, fragments);
       Weighted::add(tOrdS, tOrK, read.index() * kShares, tOrdQ);
       if constexpr (kIs16Bit) {
         if (args.ds_parts == 2) {
@@ -344,8 +343,7 @@ struct Gemm<kConfig> {
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
         if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);
-        to_multiplied<Element>(weights);
-        to_fragments<Element, kStep>(weights, fragments_ds);
+        to_rounded_fragments<Element, kStep>(weights, fragments_ds);
         Weighted::add(tOrdS, tOrQ, read.index() * kShares, tOrdK);
         if constexpr (kIs16Bit) {
           if (args.ds_parts == 2) {
