@@ -26,7 +26,7 @@ struct KnownLaunch {
 class KnownLaunches {
  public:
   // For a host that runs ahead of the device, which may have memory of its own for each execution under way: a hundred
-  // ahead, nearly no call was unknown where 64 sets were kept (docs/performance.md, section 45). One has some kilobytes.
+  // ahead, nearly no call was unknown with 64, nor with 8 (docs/performance.md, section 45). One has some kilobytes.
   static constexpr size_t kOfCall = 32, kMost = 8192;
 
   /// Null: not known.

@@ -4,7 +4,9 @@
 //   WeightedProduct the same rows, which are summed over themselves: how they lie, and what multiplies them
 //   make_row_map    the tensor map of an array: (head_dim, rows, heads, batch)
 //   columns_of      how many columns a row has
-//   to_fragments    sums of a wgmma as A's fragments of the next product; to_second_fragments what their rounding took
+//   rounded_operand a float as products have it; round_to_operands of sums, in place
+//   to_fragments    sums of a wgmma as A's fragments of the next product, to_rounded_fragments with their rounding;
+//                   to_second_fragments what their rounding took
 //   store_rows      a warp's rows of a result of 16 bits, by TMA; to_rest what their rounding takes
 //   store_f32_rows  the same of f32, by each thread
 #pragma once
@@ -139,7 +141,7 @@ struct AttentionPlace {
 
 /// A float as products of T have it: rounded to TF32; of 16 bits as it is, since what packs it rounds.
 template <class T>
-MOYE_DEVICE float as_multiplied(float value) {
+MOYE_DEVICE float rounded_operand(float value) {
   return sizeof(T) == 4 ? detail::bit_cast<float>(round_to_tf32(value)) : value;
 }
 
@@ -155,24 +157,24 @@ MOYE_DEVICE void set_pair(uint32_t (&fragments)[kWords], int i, float first, flo
   }
 }
 
-/// Sums become what as_multiplied() has of each: in place, so that they and their fragments are the same registers.
+/// Rounds sums in place, so that they and their fragments are the same registers.
 template <class T, int kSums>
-MOYE_DEVICE void to_multiplied(float (&sums)[kSums]) {
+MOYE_DEVICE void round_to_operands(float (&sums)[kSums]) {
   MOYE_UNROLL
-  for (float& sum : sums) sum = as_multiplied<T>(sum);
+  for (float& sum : sums) sum = rounded_operand<T>(sum);
 }
 
-/// Accumulators of one warpgroup, (MMA) of kN columns, to_multiplied(), as A's fragments of the next product.
+/// Accumulators of one warpgroup, (MMA) of kN columns, as A's fragments of the next product; of TF32 rounded before.
 template <class T, int kN>
 MOYE_DEVICE void to_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)[kFragmentWords<T, kN>]) {
   MOYE_UNROLL
   for (int i = 0; i < kN / 4; ++i) set_pair<T>(fragments, i, sums[2 * i], sums[2 * i + 1]);
 }
 
-/// The same of sums that are not to_multiplied() yet.
+/// The same, and rounds them.
 template <class T, int kN>
 MOYE_DEVICE void to_rounded_fragments(float (&sums)[kN / 2], uint32_t (&fragments)[kFragmentWords<T, kN>]) {
-  to_multiplied<T>(sums);
+  round_to_operands<T>(sums);
   to_fragments<T, kN>(sums, fragments);
 }
 

@@ -51,9 +51,10 @@ Status make_grad_params(AttentionGradParams* params, AttentionArgs const& args) 
   };
   Status status = make(&params->q, args.q, heads, args.q_rows, kRowBlock);
   if (status.ok()) status = make(&params->d_o, args.d_o, heads, args.q_rows, kRowBlock);
-  if (status.ok()) status = make(&params->dq, args.dq, heads, args.q_rows, 16);
   if (status.ok()) status = make(&params->k, args.k, args.kv_heads, args.kv_rows, kRowBlock);
   if (status.ok()) status = make(&params->v, args.v, args.kv_heads, args.kv_rows, kRowBlock);
+  if (sizeof(Element) == 4) return status;  // threads store f32
+  if (status.ok()) status = make(&params->dq, args.dq, heads, args.q_rows, 16);
   if (status.ok()) status = make(&params->dk, args.dk, args.kv_heads, args.kv_rows, 16);
   if (status.ok()) status = make(&params->dv, args.dv, args.kv_heads, args.kv_rows, 16);
   return status;
@@ -153,7 +154,7 @@ MOYE_DEVICE void weigh(float (&sums)[kSums], uint32_t (&shares)[kWords], SoftCap
       pair[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_masked : weight;
       sums[i + j] = is_seen ? weight * slope : 0;
     }
-    set_pair<T>(shares, i / 2, as_multiplied<T>(pair[0]), as_multiplied<T>(pair[1]));
+    set_pair<T>(shares, i / 2, rounded_operand<T>(pair[0]), rounded_operand<T>(pair[1]));
   }
 }
 

@@ -69,7 +69,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = as_multiplied<T>(fast_exp2((scores[i] - base) * scale));
+        scores[i] = rounded_operand<T>(fast_exp2((scores[i] - base) * scale));
         sum += scores[i];
       }
     } else {
@@ -81,7 +81,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = as_multiplied<T>(fast_exp2(multiply_add(scores[i], of_row, -base)));
+        scores[i] = rounded_operand<T>(fast_exp2(multiply_add(scores[i], of_row, -base)));
         sum += scores[i];
       }
     }

@@ -186,7 +186,7 @@ struct OperandBox {
 
   /// Words become z times the derivative that the activation names, at words, rounded to 16 bits.
   template <class Warp>
-  MOYE_DEVICE void differentiate(Warp const& warp, float const (&z)[kSums]) {
+  MOYE_DEVICE void multiply_by_derivative(Warp const& warp, float const (&z)[kSums]) {
     with_derivative(warp.args.epilogue.activation, [&](auto known) {
       auto const all = [&](auto element) {
         using T = decltype(element);

@@ -3,8 +3,8 @@
 //               warp goes on
 //   activated   16-bit results with at most a row of bias and an activation: the same, finished in registers, with no
 //               question asked for each box that the host can answer
-//   ahead       the same with c or a residual, or times a derivative at c: TMA has brought c or the residual to the
-//               boxes meanwhile (gemm/epilogue_ahead.h)
+//   ahead       the same with c, a residual, or a derivative at c, which TMA has brought to the boxes meanwhile
+//               (gemm/epilogue_ahead.h)
 //   finished    results of 16 bits or floats, with c or bias, scales, activation and so on, or of 16 bits times a
 //               derivative at c: the same, finished in registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
@@ -58,6 +58,7 @@ struct WarpgroupEpilogue {
   template <class Out>
   static constexpr int kBox = kBoxColumns<Out>;
   static constexpr int kSums = kBox<uint16_t> / 2;  // of a thread, in a box of 16-bit results
+  static constexpr bool kMayDerive = kDerives && !kOwnActivation;
   using Box = OperandBox<>;
   static_assert(Box::kRows == kRows && Box::kColumns == kBox<uint16_t> && Box::kSums == kSums);
   // Elements: 32 columns of sums, rows 32 bytes apart in the banks.
@@ -289,7 +290,6 @@ struct WarpgroupEpilogue {
     }
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
-      bool const derives = kDerives && !kOwnActivation && warp.params.derives;
       if constexpr (kHasRoomForMore<kSumsOfThread>) {
         if (warp.params.way == Way::activated) {
           if (warp.args.d_dtype == Dtype::bf16) {
@@ -301,9 +301,13 @@ struct WarpgroupEpilogue {
         }
         if constexpr (kAhead) {
           if (warp.params.way == Way::ahead) {
-            if (derives) {
-              store_derived<kAhead>(warp, tCrC, row);
-            } else if (warp.args.d_dtype == Dtype::bf16) {
+            if constexpr (kMayDerive) {
+              if (warp.params.derives) {
+                store_derived<kAhead>(warp, tCrC, row);
+                return true;
+              }
+            }
+            if (warp.args.d_dtype == Dtype::bf16) {
               store_activated<bfloat16_t, kAhead>(warp, tCrC, row);
             } else {
               store_activated<half_t, kAhead>(warp, tCrC, row);
@@ -321,9 +325,11 @@ struct WarpgroupEpilogue {
             return true;
           }
         }
-        if (derives) {
-          store_derived</*kIsAhead=*/false>(warp, tCrC, row);
-          return true;
+        if constexpr (kMayDerive) {
+          if (warp.params.derives) {
+            store_derived</*kIsAhead=*/false>(warp, tCrC, row);
+            return true;
+          }
         }
         // Most calls have no scales, which take time where they are tested for. A user's function is there once.
         if constexpr (kScales<kSumsOfThread>) {
@@ -461,7 +467,7 @@ struct WarpgroupEpilogue {
     } else {
       next = load(0);
     }
-    MOYE_NO_UNROLL  // as there
+    MOYE_NO_UNROLL  // derivatives are long: one copy of them
         for (int number = 0; number <= kLast; ++number) {
       unsigned char* const filled = warp.boxes[number % kBuffers];
       Box at;
@@ -479,16 +485,16 @@ struct WarpgroupEpilogue {
           MOYE_UNROLL
           for (int k = 0; k < kSums / 2; ++k) {
             z[k] = warp.params.alpha * static_cast<float>(tCrC(first + half * (kSums / 2) + k, i, _0{}));
-            MOYE_COMPUTED_HERE("+f", z[k]);  // as there
+            MOYE_COMPUTED_HERE("+f", z[k]);  // as in store_activated()
           }
         });
         auto result = at.half(half);
-        result.differentiate(warp, z);
+        result.multiply_by_derivative(warp, z);
         result.fill(filled, half, warp.lane);
       }
       store_results<uint16_t>(warp, filled, filled, /*outputs=*/1, column_of(number), row_of(number));
     }
-    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as there
+    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as in store_activated()
   }
 
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i

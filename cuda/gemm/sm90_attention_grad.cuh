@@ -332,7 +332,7 @@ struct Gemm<kConfig> {
             }
           }
           if (first_row > -8) attention_grad::clear_in_front(weights, first_row, lane);
-          to_multiplied<Element>(weights);
+          round_to_operands<Element>(weights);  // dS is of rounded ones, too, for want of registers
           attention_grad::to_fragments_of<kDrops, Element, kStep>(weights, fragments_p, undropped[0]);
         }
         if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);

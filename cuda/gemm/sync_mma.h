@@ -71,7 +71,7 @@ struct Sm90DoubleMma<16> {
   using Op = SM90_16x8x16_F64F64F64F64_TN;
 };
 
-/// Fragments of a k-block: floats that TF32 multiplies become the nearest that it has.
+/// Rounds both operands' fragments of a k-block to TF32, as TMA does for wgmma. Those of other dtypes stay.
 template <TensorLike A, TensorLike B>
 MOYE_DEVICE void round_operands(A&& a, B&& b MOYE_LOC) {
   MOYE_SITE;
@@ -79,8 +79,8 @@ MOYE_DEVICE void round_operands(A&& a, B&& b MOYE_LOC) {
     auto const round = [](tfloat32_t x) {
       return tfloat32_t(detail::bit_cast<float>(round_to_tf32(detail::bit_cast<float>(x))));
     };
-    transform(a, a, round);
-    transform(b, b, round);
+    transform(a, round);
+    transform(b, round);
   }
 }
 

@@ -26,7 +26,7 @@ of both where the program computes the derivative of its softmax in f32. Where t
 (d_o v - delta) is small beside delta, and what is off in delta is off in all of a row's scores. A kernel sums in f32.
 It rounds the shares once, before they multiply v, and divides by their sum at the end; of the derivative it rounds the
 shares and the derivative of the scores. The program rounds these, too, and the scores. Of f32 all that is rounded is
-what products read, to TF32, and there is no rest.
+what products read, to TF32, and there is no rest; dk is of shares that are rounded before dv's product reads them.
 """
 
 from __future__ import annotations
@@ -182,11 +182,11 @@ def delta_of(o: Any, d_o: Any, rest: Any = None, *, params: AttentionParams) -> 
     whole = o.astype(jnp.float32) if rest is None else o.astype(jnp.float32) + rest.astype(jnp.float32)
     wanted = params.of("lse") + "d"
     one, other = (moved(x, params.of(name), wanted) for x, name in ((whole, "o"), (d_o, "d_o")))
-    return jnp.sum(one * (in_tf32(other) if other.dtype == jnp.float32 else other.astype(jnp.float32)), axis=-1)
+    return jnp.sum(one * (rounded_to_tf32(other) if other.dtype == jnp.float32 else other.astype(jnp.float32)), axis=-1)
 
 
-def in_tf32(x: Any) -> Any:
-    """What kernels multiply of f32: TF32, to which they round.
+def rounded_to_tf32(x: Any) -> Any:
+    """What kernels multiply of f32: the nearest even that TF32 has.
 
     Args:
       x: an array.

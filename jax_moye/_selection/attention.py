@@ -38,7 +38,7 @@ _LIKELY_CTAS = _MULTIPROCESSORS
 # no sizes so small were timed; from 2^22 scores on a kernel was never slower (section 44 of docs/performance.md).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
 # Elements, by config.dtype: the largest that was timed; with more nobody knows who is faster.
-_TIMED_HEAD_DIM = {"bf16": 256, "f16": 128, "tf32": 64}
+_TIMED_HEAD_DIM, _TIMED_WITH_FEW_ROWS = {"bf16": 256, "f16": 128, "tf32": 64}, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +178,8 @@ def decide_attention(
         if chosen is not None and times.is_ours is False:
             return AttentionDecision(None, f"XLA computes the equations as fast: {timed}", "time", ordered, times)
     timed_head_dim = _TIMED_HEAD_DIM[first.dtype]
+    if sizes.q_rows <= _FEW_ROWS:
+        timed_head_dim = min(timed_head_dim, _TIMED_WITH_FEW_ROWS)
     if not is_asked_for and sizes.head_dim > timed_head_dim:
         reason = f"nobody has measured a head_dim of {sizes.head_dim}: more than {timed_head_dim}"
         return AttentionDecision(None, reason, "time", ordered)

@@ -28,7 +28,7 @@ from jax_moye._timing.workloads import Finish, Workload
 
 SLOPE = 1.13  # no activation's is over it
 _ROUNDED_TO_TF32 = 2.1 * 2.0**-11  # of a product whose operands are
-_CUT_TO_TF32 = 2.0**-9  # as others may have them
+_CUT_TO_TF32 = 2.0**-9  # a baseline may cut them off
 _TOGETHER = 256  # products of parts of f32 operands that tensor cores sum, before what they sum is added in f32
 _TWO_PARTS = 3.1 * 2.0**-16  # what two parts leave out of a product of f32
 _8_BIT_SUM = 2.0**-13  # what the tensor core drops of a sum of 8-bit floats

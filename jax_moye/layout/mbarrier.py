@@ -7,6 +7,8 @@ An mbarrier is 64 bits of shared memory in which hardware and threads count. It 
 - the *bytes* that the phase still misses: a thread says how many will come (expect_tx), and TMA takes away what came.
 
 A phase is complete when neither arrivals nor bytes are missing. The next one then begins with all its arrivals missing.
+
+TMA moves bytes here: it does not round floats to TF32, as a tensor map may ask for.
 """
 
 from __future__ import annotations

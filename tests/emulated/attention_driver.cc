@@ -45,8 +45,8 @@ Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},     
                          {"ds", "0"},       {"cap", "0"},   {"dropout", "none"}, {"gradients", "0"}};
 
 bool is_of_gradients() { return row().kernel == Kernel::sm90_attention_grad; }
-// Of a number, what a product may change by rounding it to 16 bits, or by dropping bits that TF32 has not.
-constexpr double kUnit = kDtype == bf16 ? 1.0 / 256 : kDtype == tf32 ? 1.0 / 1024 : 1.0 / 2048;
+// Of a number, what a product may change by rounding it to 16 bits, or to TF32.
+constexpr double kUnit = kDtype == bf16 ? 1.0 / 256 : 1.0 / 2048;
 constexpr double kLeast = kDtype == f16 ? 1.0 / (1 << 25) : 0;            // what that adds to a subnormal number
 constexpr double kResultUnit = kDtype == tf32 ? 1.0 / (1 << 23) : kUnit;  // what rounding a result may change
 

@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         name="ahead_phase_of_a_derivative_is_not_ended",
         file=E,
-        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as there",
+        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as in",
         new="",
         options=DERIVATIVE_AT_D,
         expect=race("ldmatrix", P, "TMA load", P),

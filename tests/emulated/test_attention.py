@@ -16,7 +16,7 @@ import pytest
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._primitives.attention import in_tf32
+from jax_moye._primitives.attention import rounded_to_tf32
 from jax_moye._primitives.attention_call import run_attention, run_attention_grad
 from tests.emulated.attention_cases import DIMS, KINDS, Case, check, of_f32, random_case
 from tests.emulated.driver import build, run_cases
@@ -233,21 +233,30 @@ def test_operands_of_float32_are_rounded(config):
     q, k, v, d_o = (rng.standard_normal((1, 1, 1, config.tile[2])).astype(np.float32) for _ in range(4))
     dims: dict[str, Any] = dict(dims_q="bqhd", dims_k="bkhd", dims_v="bkhd")
     options = dims | dict(config=config, scale=1.0, cap=None, diagonal=None, interpret=LAZY)
-    score = np.sum(np.asarray(in_tf32(q), np.float64) * np.asarray(in_tf32(k), np.float64))
+    score = np.sum(np.asarray(rounded_to_tf32(q), np.float64) * np.asarray(rounded_to_tf32(k), np.float64))
     if config.kernel == "sm90_attention":
         o, lse = jax.jit(lambda *arrays: run_attention(*arrays, dims_o=None, **options))(q, k, v)
-        np.testing.assert_array_equal(o, in_tf32(v))
+        np.testing.assert_array_equal(o, rounded_to_tf32(v))
         np.testing.assert_allclose(lse.ravel(), score, rtol=0, atol=2.0**-18)  # cut off, they are 2^-10 away
     else:
         lse, delta = np.full((1, 1, 1), score, np.float32), np.zeros((1, 1, 1), np.float32)
         grad = jax.jit(lambda *arrays: run_attention_grad(*arrays, dims_o=None, ds_parts=1, **options))
         dq, dk, dv = grad(q, k, v, d_o, lse, delta)
-        of_weight = np.float32(np.sum(np.asarray(in_tf32(d_o), np.float64) * np.asarray(in_tf32(v), np.float64)))
-        ds = in_tf32(of_weight)
+        of_weight = np.float32(
+            np.sum(np.asarray(rounded_to_tf32(d_o), np.float64) * np.asarray(rounded_to_tf32(v), np.float64))
+        )
+        ds = rounded_to_tf32(of_weight)
         assert abs(ds) > abs(of_weight)  # or to cut it off would be the same
-        np.testing.assert_array_equal(dv, in_tf32(d_o))
-        np.testing.assert_allclose(dq, ds * in_tf32(k), rtol=2.0**-20)
-        np.testing.assert_allclose(dk, ds * in_tf32(q), rtol=2.0**-20)
+        np.testing.assert_array_equal(dv, rounded_to_tf32(d_o))
+        np.testing.assert_allclose(dq, ds * rounded_to_tf32(k), rtol=2.0**-20)
+        np.testing.assert_allclose(dk, ds * rounded_to_tf32(q), rtol=2.0**-20)
+        for cap in (None, 64.0):  # the weight is rounded, too
+            options |= dict(cap=cap)
+            capped = score if cap is None else cap * np.tanh(score / cap)
+            lse = np.full((1, 1, 1), capped - np.log1p(0.75 * 2.0**-10), np.float32)
+            weighed = jax.jit(functools.partial(run_attention_grad, dims_o=None, ds_parts=1, **options))
+            _, _, dv = weighed(q, k, v, d_o, lse, delta)
+            np.testing.assert_allclose(dv, (1 + 2.0**-10) * rounded_to_tf32(d_o), rtol=2.0**-20)
 
 
 @every_config

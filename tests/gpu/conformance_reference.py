@@ -312,11 +312,11 @@ def from_float(case: str, type: str) -> np.ndarray:
 
 
 def round_to_tf32(case: str) -> np.ndarray:
-    """Words of floats to the nearest that has 10 bits behind the point."""
-    return in_tf32(np.append(words(case, 0, 248), words(case, 1, 8) | 0x7F800001))
+    """cvt.rn.tf32.f32 of any words, and of NaN."""
+    return rounded_to_tf32(np.append(words(case, 0, 248), words(case, 1, 8) | 0x7F800001))
 
 
-def in_tf32(bits: np.ndarray) -> np.ndarray:
+def rounded_to_tf32(bits: np.ndarray) -> np.ndarray:
     """Words of floats to the nearest even that has 10 bits behind the point; every NaN becomes 0x7fffe000."""
     rounded = (bits.astype(np.uint64) + 0xFFF + (bits >> 13 & 1)).astype(np.uint32) & np.uint32(0xFFFFE000)
     return np.where(np.isnan(bits.view(np.float32)), np.uint32(0x7FFFE000), rounded)

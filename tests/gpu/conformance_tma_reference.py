@@ -12,7 +12,7 @@ import sys
 
 import ml_dtypes
 import numpy as np
-from conformance_reference import in_tf32, words
+from conformance_reference import rounded_to_tf32, words
 
 ZONE = 4096  # bytes of shared memory that each kernel writes out
 PLACES = 3
@@ -105,7 +105,7 @@ class Box:
             zone[address : address + self.size] = source
         if self.is_rounded:
             loaded = zone[offset : offset + self.box_bytes].view(np.uint32)
-            loaded[:] = in_tf32(loaded)
+            loaded[:] = rounded_to_tf32(loaded)
 
 
 def load(case, kind, dtype, rank, swizzle):

@@ -15,7 +15,7 @@ from python.support import UNIT
 import jax_moye
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 from jax_moye._primitives import rewriting
-from jax_moye._primitives.attention import in_tf32
+from jax_moye._primitives.attention import rounded_to_tf32
 from jax_moye._primitives.attention_finding import _as_equations
 
 ROUNDING = UNIT | {"float32": 2.0**-11}  # of what products read: float32 to TF32
@@ -299,7 +299,7 @@ def products_in_tf32() -> Any:
         new = []
         for one in jaxpr.eqns:
             if one.primitive.name == "dot_general" and all(x.aval.dtype == jnp.float32 for x in one.invars):
-                of_tf32 = lambda *x, one=one: one.primitive.bind(*map(in_tf32, x), **one.params)  # noqa: E731
+                of_tf32 = lambda *x, one=one: one.primitive.bind(*map(rounded_to_tf32, x), **one.params)  # noqa: E731
                 *before, product = _as_equations(of_tf32, one.invars, one)[0]
                 new += [*before, product.replace(outvars=one.outvars)]
             else:

@@ -1,5 +1,5 @@
 // A conversion to TF32, and two conversions or differences in one instruction (PTX ISA, "Data Movement and Conversion:
-// cvt", .rna.tf32.f32, .rn.bf16x2.f32, .rn.f16x2.f32 and .rn.f16x2.e4m3x2; "Half Precision Floating Point: sub").
+// cvt", .rn.tf32.f32, .rn.bf16x2.f32, .rn.f16x2.f32 and .rn.f16x2.e4m3x2; "Half Precision Floating Point: sub").
 #pragma once
 
 #include "moye/arch/types.h"
@@ -7,7 +7,8 @@
 
 namespace moye {
 
-/// A float rounded to TF32, to the nearest even: the word that tensor cores multiply without its 13 low bits.
+/// A float rounded to TF32, to the nearest even, as a word without 13 low bits; NaN is 0x7fffe000. sm_90 has an
+/// instruction for it.
 MOYE_DEVICE uint32_t round_to_tf32(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t word;

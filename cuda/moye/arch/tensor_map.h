@@ -18,7 +18,7 @@ namespace moye {
 
 // The numbers of these enumerations are CUDA's (CUtensorMapDataType, ...Swizzle, ...L2promotion, ...FloatOOBfill).
 
-/// tf32: floats, which loads round to TF32, to the nearest even.
+/// tf32: floats, which loads round to TF32 as round_to_tf32() does. Nobody has tried stores.
 enum class TensorMapType : uint8_t { u8, u16, u32, s32, u64, s64, f16, f32, f64, bf16, tf32 = 11 };
 
 /// Which bits of a shared address are exchanged: its 16-byte pieces within 128 (64, 32) bytes, by the three (two, one)

@@ -162,6 +162,7 @@ def test_a_head_dim_that_nobody_measured_is_xlas(monkeypatch):
     large = SIZES._replace(head_dim=256)
     for gradients in (False, True):
         assert decided(large, gradients=gradients).config is not None
+        assert decided(large._replace(q_rows=1), gradients=gradients).config is None
         found = decided(large, gradients=gradients, dtype=jnp.float16)
         assert (found.config, found.cause) == (None, "time")
         assert found.reason == "nobody has measured a head_dim of 256: more than 128"
