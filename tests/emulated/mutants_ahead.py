@@ -209,8 +209,8 @@ MUTANTS = [
     Mutant(
         name="ahead_derivative_is_an_addition_of_c",
         file=E,
-        old="            if (derives) {",
-        new="            if (derives && warp.params.alpha == 0) {",
+        old="              if (warp.params.derives) {",
+        new="              if (warp.params.derives && warp.params.alpha == 0) {",
         options=DERIVATIVE_AT_D,
     ),
     Mutant(
@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         name="ahead_phase_of_a_derivative_is_not_ended",
         file=E,
-        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as in",
+        old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as in store_activated()",
         new="",
         options=DERIVATIVE_AT_D,
         expect=race("ldmatrix", P, "TMA load", P),
