@@ -37,8 +37,9 @@ _LIKELY_CTAS = _MULTIPROCESSORS
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt). Of float32
 # no sizes so small were timed; from 2^22 scores on a kernel was never slower (section 44 of docs/performance.md).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
-# Elements, by config.dtype: the largest that was timed; with more nobody knows who is faster.
-_TIMED_HEAD_DIM, _TIMED_WITH_FEW_ROWS = {"bf16": 256, "f16": 128, "tf32": 64}, 128
+# Elements: the largest that was timed, by config.dtype; with more nobody knows who is faster.
+_TIMED_HEAD_DIM = {"bf16": 256, "f16": 128, "tf32": 64}
+_TIMED_WITH_FEW_ROWS = 128  # of any dtype
 
 
 @dataclasses.dataclass(frozen=True)
