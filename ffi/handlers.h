@@ -57,9 +57,14 @@ namespace moye {
 struct TargetHandlers {
   char const* name;
   XLA_FFI_Handler* execute;
-  XLA_FFI_Handler* prepare = nullptr;  // of CUDA's
-  XLA_FFI_Handler* record = nullptr;   // of CUDA's, for runtimes that have this stage (record_cuda.h)
+  XLA_FFI_Handler* instantiate = nullptr;  // of CUDA's
+  XLA_FFI_Handler* record = nullptr;       // of CUDA's, for runtimes that have this stage (record_cuda.h)
 };
+
+/// Whether XLA asks a handler about itself: it answers so without being called.
+inline bool asks_for_metadata(XLA_FFI_CallFrame const* frame) {
+  return frame->extension_start != nullptr && frame->extension_start->type == XLA_FFI_Extension_Metadata;
+}
 
 std::vector<TargetHandlers> cpu_handlers();
 std::vector<TargetHandlers> cuda_handlers();

@@ -128,7 +128,7 @@ nb::dict to_dict(std::vector<TargetHandlers> const& targets) {
   for (TargetHandlers const& target : targets) {
     nb::dict stages;
     stages["execute"] = nb::capsule(reinterpret_cast<void*>(target.execute));
-    if (target.prepare != nullptr) stages["prepare"] = nb::capsule(reinterpret_cast<void*>(target.prepare));
+    if (target.instantiate != nullptr) stages["instantiate"] = nb::capsule(reinterpret_cast<void*>(target.instantiate));
     all[target.name] = stages;
   }
   return all;

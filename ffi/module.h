@@ -12,7 +12,7 @@ namespace moye {
 /// Adds `api_version`, `own_kernel_headers`, `configs()`, `add_kernel(...)` and `workspace_bytes(...)` to the module.
 void add_common_functions(nanobind::module_& module);
 
-/// {target: {"execute": capsule, "prepare": capsule}}, as jax.ffi.register_ffi_target takes them.
+/// {target: {"execute": capsule, "instantiate": capsule}}, as jax.ffi.register_ffi_target takes them.
 nanobind::dict to_dict(std::vector<TargetHandlers> const& targets);
 
 }  // namespace moye

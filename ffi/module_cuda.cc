@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,7 @@
 #include "direct_cuda.h"
 #include "handlers.h"
 #include "kernel_images_cuda.h"
+#include "loading_cuda.h"
 #include "module.h"
 #include "record_cuda.h"
 #include "registry.h"
@@ -44,6 +46,8 @@ NB_MODULE(_moye_cuda, module) {
   module.def("add_compiled", &add_compiled, nb::arg("code"), nb::arg("config"), nb::arg("name"),
              "Adds a config of the table whose kernel is that of `code`, a cubin, which stays loaded for good. It was\n"
              "compiled with a function of a user's, its activation \"own\".");
+  module.def("kernels_are_loaded", &moye::kernels_are_loaded, nb::arg("config"), nb::arg("device"),
+             "Whether an executable that calls this config has loaded its kernels on the device of that ordinal.");
   module.def(
       "recorded_nodes",
       [] {

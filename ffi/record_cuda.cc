@@ -127,10 +127,6 @@ void destroy(XLA_FFI_Api const* api, XLA_FFI_Error* error) {
   api->XLA_FFI_Error_Destroy(&args);
 }
 
-bool asks_for_metadata(XLA_FFI_CallFrame const* frame) {
-  return frame->extension_start != nullptr && frame->extension_start->type == XLA_FFI_Extension_Metadata;
-}
-
 /// Null: the runtime's is of another version.
 RecordFrame const* find_frame(XLA_FFI_CallFrame const* frame) {
   XLA_FFI_Api const* const api = frame->api;
@@ -276,7 +272,6 @@ Hints::Hints(XLA_FFI_CallFrame* frame) : frame_(frame), before_(frame->attrs) {
 
 XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   XLA_FFI_Api const* const api = frame->api;
-  // Asked about itself, a handler answers without being called.
   if (asks_for_metadata(frame)) return execute(frame);
   RecordFrame const* const record = find_frame(frame);
   if (record == nullptr) return internal_error(api, "jax_moye: this jaxlib records calls in a way that is not known");
@@ -334,7 +329,7 @@ XLA_FFI_Error* register_with_record(XLA_FFI_CallFrame* frame) {
       args.struct_size = kRegisterArgsBytes;
       args.name = {target.name, std::strlen(target.name)};
       args.platform = {kPlatform.data(), kPlatform.size()};
-      args.prepare = target.prepare;
+      args.instantiate = target.instantiate;
       args.execute = target.execute;
       args.record = target.record;
       if (XLA_FFI_Error* const error = register_handler(&args)) return error;

@@ -98,7 +98,7 @@ def test_handlers_say_what_they_are(program):
 
 def test_one_target_registers_all_others_once(program):
     assert lines(program, "register") == [
-        "register a_target on CUDA, 92 bytes, stages 0 1 0 1 1",
+        "register a_target on CUDA, 92 bytes, stages 1 0 0 1 1",
         "register another on CUDA, 92 bytes, stages 0 0 0 1 0",
         "register a_mark on CUDA, 92 bytes, stages 0 0 0 1 0",
         *["metadata", left(0)] * 2,
