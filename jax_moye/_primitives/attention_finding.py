@@ -45,10 +45,10 @@ from jax_moye._primitives.attention import (
     reference,
     rest_of,
 )
-from jax_moye._primitives.attention_bias import variable_of
+from jax_moye._primitives.attention_biases import bias_operand, gradient_of_biases
 from jax_moye._primitives.attention_conversions import with_conversions_at_products
 from jax_moye._primitives.attention_dropout import by_variables
-from jax_moye._primitives.attention_formulas import Bias, is_same
+from jax_moye._primitives.attention_formulas import is_same
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.attention_lowering import is_for_attention
@@ -56,7 +56,7 @@ from jax_moye._primitives.attention_masks import dims_of, parts_of
 from jax_moye._primitives.attention_moved import with_factors_at_scores, without_ones
 from jax_moye._primitives.attention_operand import (
     KernelMask,
-    MaskOperand,
+    MadeOperand,
     kernel_mask,
     mask_operand,
     without_means_of_all,
@@ -85,7 +85,8 @@ class Attention:
       results: by name, as of the search: the variable, with the labels of its dimensions. Where a kernel would write
         another type than the product, it is behind the conversion.
       params: of both primitives.
-      mask: the operand of booleans; None where there is none.
+      bias: the operand of floats that are added to the scores; None where there is none.
+      mask: that of booleans, likewise.
       kept: that of dropout, likewise.
     """
 
@@ -93,8 +94,14 @@ class Attention:
     members: frozenset[int]
     results: Mapping[str, tuple[Any, Labels]]
     params: AttentionParams
-    mask: MaskOperand | None
-    kept: MaskOperand | None
+    bias: MadeOperand | None
+    mask: MadeOperand | None
+    kept: MadeOperand | None
+
+    @property
+    def behind(self) -> list[MadeOperand]:
+        """The operands behind the arrays that are multiplied."""
+        return [one for one in (self.bias, self.mask, self.kept) if one is not None]
 
 
 def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite) -> Jaxpr:
@@ -193,19 +200,19 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
       NotAttentionError: it is not all of an attention, or others read a part of it.
     """
     scores = search.softmax.scores
-    bias = None if scores is None else scores.bias
-    if bias is not None:
-        _check_bias(program, search, bias)
+    bias = bias_operand(program, search)
+    ds, behind_ds = gradient_of_biases(program, search)
+    search.results |= ds
     has_gradients = any(name in search.results for name in GRADIENTS)
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
-    if search.joined is not None and (search.results.keys() != {"o", "shares"} or scores.in_tanh is not None):
+    if search.joined is not None and (search.results.keys() != {"o", "shares"} or scores.in_tanh is not None or bias):
         raise NotAttentionError
     if search.joined is not None and search.value_dim != search.sizes["d"]:
         raise NotAttentionError
     if scores.in_tanh is not None and scores.scores > _LARGEST_CAP:
         raise NotAttentionError("the scores have so large a cap that a kernel would be less precise than the program")
-    members = {step.place for step in search.steps.values()}
+    members = {step.place for step in search.steps.values()} - behind_ds
     # What a call computes beside, such as a mask, is computed anew: others that read it are seen below.
     if any(step.equation.effects for place in members for step in program.flat.at[place]):
         raise NotAttentionError
@@ -236,11 +243,10 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if dropout is not None and search.softmax.kept is not None:
         region = by_variables(program, search.softmax.kept, members)
         kept = mask_operand(program.flat, parts_of(region), search)
-    of_mask = [x for one in (mask, kept) if one is not None for x in one.variables]
-    of_mask += [] if bias is None else [bias.variable]
+    behind = [x for one in (bias, mask, kept) if one is not None for x in one.variables]
     gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
     for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
-        given = [*(x.variable for x in operands if x is not None), *of_mask]
+        given = [*(x.variable for x in operands if x is not None), *behind]
         if _depends(program, given, [*gradients, *(x for x, _ in not_of)]):
             raise NotAttentionError
     names = {label: "q" if label == told.row else "g" for label in search.rows}
@@ -278,7 +284,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         scores_have_gradients=have_gradients,
         ds_dtype=str(results["ds"][0].aval.dtype) if "ds" in results else None,
     )
-    return Attention(search, frozenset(members), results, params, mask, kept)
+    return Attention(search, frozenset(members), results, params, bias, mask, kept)
 
 
 def _dropout(search: Search, told: KernelMask) -> float | None:
@@ -302,33 +308,6 @@ def _dropout(search: Search, told: KernelMask) -> float | None:
     if told.is_infinite and told.clearing is not None:
         raise NotAttentionError("weights are dropped, and a row all of whose scores are masked may be no number")
     return first
-
-
-def _check_bias(program: Program, search: Search, bias: Bias) -> None:
-    """That a kernel adds a bias as the program does, and has its gradient if that is asked for.
-
-    Raises:
-      NotAttentionError: it does not.
-    """
-    if not is_same(bias.factor, 1):
-        raise NotAttentionError("what is added to the scores is scaled with them")
-    for name, value in search.values.items():  # a result of the program itself
-        variable = variable_of(program, name) if search.is_bias_gradient(value) else None
-        if len(program.equations) in program.readers.get(variable, ()) and not search.leave(name):
-            raise NotAttentionError("the gradient of what is added to the scores is read in several forms")
-    ds = search.results.get("ds")
-    if ds is not None and (ds.variable.aval.dtype not in (search.dtype, jnp.float32) or ds.variable.aval.weak_type):
-        raise NotAttentionError
-    waiting, seen = [bias.variable], set()
-    while waiting:
-        x = waiting.pop()
-        if isinstance(x, Literal) or x in seen:
-            continue
-        if x is search.q.variable or x is search.k.variable:
-            raise NotAttentionError("what is added to the scores is made of the queries or the keys")
-        seen.add(x)
-        index = program.made_by.get(x)
-        waiting += [] if index is None else program.equations[index].invars
 
 
 def _depends(program: Program, values: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -442,18 +421,15 @@ def _equations(
             return [equation]
         return with_values_padded(equation, params, search.sizes["d"], _as_equations)
 
-    # The arrays of the mask and of dropout, and behind them what the equations as they were read in their place.
+    # The arrays of the bias, the mask and dropout, and behind them what the equations as they were read in their place.
     new: list[JaxprEqn] = []
     behind: list[Any] = []
-    made = [one for one in (found.mask, found.kept) if one is not None]
-    for one in made:
+    for one in found.behind:
         equations, arrays = (
             ([], [one.variables[0]]) if one.made is None else _as_equations(one.made, one.variables, first)
         )
         new, behind = [*new, *equations], [*behind, *arrays]
-    behind += [x for one in made if one.made is not None for x in one.variables]
-    scores = search.softmax.scores
-    behind = [*([scores.bias.variable] if scores is not None and scores.bias is not None else []), *behind]
+    behind += [x for one in found.behind if one.made is not None for x in one.variables]
     of_results = [found.results[name][0] for name in (*of_program, *gradients)]
     d_o = None if search.d_o is None or not gradients else search.d_o.variable
     permutation = None
@@ -461,7 +437,7 @@ def _equations(
         d_o, permutation = _in_front(program, d_o)
     others = None if search.joined is None else search.joined.operand.variable
     together = None
-    if all(one.made is None for one in made):  # of what makes a mask nobody knows which values are one
+    if all(one.made is None for one in found.behind):  # of what makes a mask nobody knows which values are one
         all_given = [*given, *(x for x in (d_o, others) if x is not None), *behind]
         whole = _original(program, all_given, of_results, lambda jaxpr: jaxpr)
         together = Together.of(whole, None if d_o is None else d_o.aval, permutation)

@@ -238,11 +238,17 @@ class Bias(NamedTuple):
       variable: of the program.
       labels: of its dimensions.
       factor: of it.
+      sum_dtype: the type of its sum with the scores; None where it is not added yet.
     """
 
     variable: Any
     labels: tuple[str, ...]
     factor: float = 1.0
+    sum_dtype: Any = None
+
+    def is_like(self, other: Bias) -> bool:
+        """Whether two are the same, but for how their factors are rounded."""
+        return self._replace(factor=0) == other._replace(factor=0) and is_same(self.factor, other.factor)
 
 
 class Added(NamedTuple):
@@ -282,7 +288,7 @@ class Logs:
       largest: likewise m, of whichever scores that is.
       sums: likewise log Z.
       layers: the masks of the scores, in the order in which they were applied.
-      bias: what is added to the scores.
+      biases: the arrays that are added to the scores, in that order.
       in_tanh: the product is in it as tanh of so many times the product; None: as it is.
     """
 
@@ -290,7 +296,7 @@ class Logs:
     largest: float = 0.0
     sums: float = 0.0
     layers: tuple[Layer, ...] = ()
-    bias: Bias | None = None
+    biases: tuple[Bias, ...] = ()
     in_tanh: float | None = None
 
     @property
@@ -306,7 +312,7 @@ class Logs:
     @property
     def is_product(self) -> bool:
         """Whether it is a multiple of the product, or of its tanh, and nothing is done to that yet."""
-        return not (self.largest or self.sums or self.layers or self.bias)
+        return not (self.largest or self.sums or self.layers or self.biases)
 
     @property
     def parts(self) -> frozenset[Region]:
@@ -315,7 +321,7 @@ class Logs:
 
     def plus(self, other: Logs, sign: int = 1) -> Logs | Opaque:
         """The sum of two, or their difference."""
-        if other.layers or other.bias or other.in_tanh or (self.in_tanh and other.scores):  # nobody subtracts scores
+        if other.layers or other.biases or other.in_tanh or (self.in_tanh and other.scores):  # nobody subtracts scores
             return Opaque()
         scores, largest, sums = (
             getattr(self, name) + sign * getattr(other, name) for name in ("scores", "largest", "sums")
@@ -324,12 +330,12 @@ class Logs:
 
     def times(self, factor: float) -> Logs | Opaque:
         """A multiple."""
-        if factor <= 0 and (self.layers or self.bias):
+        if factor <= 0 and (self.layers or self.biases):
             return Opaque()
         layers = tuple(layer._replace(fill=factor * layer.fill) for layer in self.layers)
-        bias = self.bias and self.bias._replace(factor=factor * self.bias.factor)
+        biases = tuple(bias._replace(factor=factor * bias.factor) for bias in self.biases)
         of = factor * self.scores, factor * self.largest, factor * self.sums
-        return Logs(*of, layers, bias, self.in_tanh)
+        return Logs(*of, layers, biases, self.in_tanh)
 
     def rounded(self, dtype: Any) -> Logs:
         """With the masks as a type has them: what is too low for it is -inf."""

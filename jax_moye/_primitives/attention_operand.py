@@ -207,7 +207,7 @@ def _array(region: Region, dims: Sequence[str], sizes: Mapping[str, int], value:
     return _sum_of_indices(dict(sorted(region.factors)), region.offset, dims, sizes, jnp) >= 0
 
 
-class MaskOperand(NamedTuple):
+class MadeOperand(NamedTuple):
     """The operand of a kernel, and what it is made of.
 
     Attributes:
@@ -221,7 +221,7 @@ class MaskOperand(NamedTuple):
     made: Callable[..., Any] | None
 
 
-def mask_operand(flat: Flat, parts: Sequence[Region], search: Search) -> MaskOperand:
+def mask_operand(flat: Flat, parts: Sequence[Region], search: Search) -> MadeOperand:
     """The array of masks' common booleans.
 
     Args:
@@ -233,7 +233,7 @@ def mask_operand(flat: Flat, parts: Sequence[Region], search: Search) -> MaskOpe
     variables = tuple(dict.fromkeys(x for name in names for x in _variables(flat, name)))
     (first, *others) = parts
     if not others and isinstance(first, Traced) and not first.is_reverse and isinstance(first.name, Var):
-        return MaskOperand(tuple("." if dim is None else dim for dim in first.dims), variables, None)
+        return MadeOperand(tuple("." if dim is None else dim for dim in first.dims), variables, None)
     found = frozenset().union(*map(dims_of, parts))
     dims = tuple(dim for dim in (*search.batch, *search.rows, "k") if dim in found)
 
@@ -243,7 +243,7 @@ def mask_operand(flat: Flat, parts: Sequence[Region], search: Search) -> MaskOpe
         array = _array(All(tuple(parts)) if others else first, dims, search.sizes, value)
         return lax.broadcast_in_dim(array, [search.sizes[dim] for dim in dims], range(len(dims)))
 
-    return MaskOperand(dims, variables, made)
+    return MadeOperand(dims, variables, made)
 
 
 def _variables(flat: Flat, name: Any) -> list[Any]:

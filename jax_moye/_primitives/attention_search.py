@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jax_moye._primitives.attention_bias import added, variable_of
+from jax_moye._primitives.attention_bias import added
 from jax_moye._primitives.attention_dropout import dropout_of
 from jax_moye._primitives.attention_formulas import (
     SHARES,
@@ -40,6 +40,8 @@ from jax_moye._primitives.attention_products import is_multiplied_as, is_tf32, n
 from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart, is_mild
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
+
+_SUMS = ("add", "add_any", "sub")
 
 
 class Value(NamedTuple):
@@ -107,8 +109,8 @@ class Search:
 
     Attributes:
       q: the queries, likewise k, v and d_o; None where it is not known.
-      results: the products that end it, by "o", "dq", "dk" and "dv"; "shares" are those of other keys, "ds" what a
-        bias' gradient is made of.
+      results: the products that end it, by "o", "dq", "dk" and "dv"; "shares" are those of other keys.
+      leaves: the derivatives of the scores that others read, of which they make the gradients of biases.
       joined: the scores of those; None where there are none. Their dimension together is labelled "j".
       steps: all that belongs to it.
       softmax: of the scores.
@@ -116,6 +118,7 @@ class Search:
       dropouts: of each result the factor of weights that are kept, None of one without dropout.
       ds_parts: in how many parts the derivative of the scores is multiplied, see `AttentionParams`.
       dtype: of the operands.
+      product_dtype: of what is made of them.
     """
 
     def __init__(self, program: Program, known: KnownValues, step: Step, given: Sequence[Any], of_k: int) -> None:
@@ -133,6 +136,7 @@ class Search:
         """
         self.program, self._flat, self._known, self._step = program, program.flat, known, step
         self.sizes: dict[str, int] = {}
+        self.product_dtype = step.equation.outvars[0].aval.dtype
         labels = self._score_labels(step, given, of_k)
         self._sources = {step.outputs[0]: (step, Value(Logs(scores=1.0), labels))}
         self.v: Operand | None = None
@@ -193,6 +197,7 @@ class Search:
             self.values: dict[Any, Value] = {}
             self.joined: Joined | None = None
             self.results: dict[str, Result] = {}
+            self.leaves: list[Any] = []
             self.ds_parts, self.dropouts = 1, list[float | None]()
             self.steps: dict[int, Step] = {}
             try:
@@ -244,39 +249,27 @@ class Search:
                 add(step, value)
 
     def _leaves(self, step: Step) -> bool:
-        """Whether an equation reads the derivative of scores with a bias, and nothing else: that is a result, then."""
+        """Whether an equation reads the derivative of scores with a bias, and nothing else: that is a leaf, then."""
         names = [x for x in step.inputs if not isinstance(x, Number) and x in self.values]
         if len(set(map(id, names))) != 1 or not self.is_bias_gradient(self.values[names[0]]):
             return False
-        return self.leave(names[0])
+        self.leaves += names[:1]
+        return True
 
-    def leave(self, name: Any) -> bool:
-        """Whether a value of the search can be its result, the bias' gradient.
-
-        Args:
-          name: of the value.
-        """
-        variable, value = variable_of(self.program, name), self.values[name]
-        place = self.program.made_by.get(variable)
-        if place is None:
-            return False
-        before = self.results.get("ds")
-        self.dropouts.append(dropout_of(value.what))
-        self.results["ds"] = Result(place, value.labels, apart(value.what)[1], variable)
-        return before is None or before.variable is variable
-
-    def is_bias_gradient(self, value: Value) -> bool:
-        """Whether a value is the derivative of scores with a bias, and of whole ones.
+    def is_bias_gradient(self, value: Value, factor: float | None = None) -> bool:
+        """Whether a value is the derivative by a bias, or by the scores behind the scale, and of whole ones.
 
         Args:
           value: of the search.
+          factor: of the bias; None: of any of them, or 1.
         """
         scores, what = self.softmax.scores, value.what.formula if isinstance(value.what, Cleared) else value.what
-        if scores is None or scores.bias is None or not isinstance(what, Formula):
+        if scores is None or not scores.biases or not isinstance(what, Formula):
             return False
+        factors = {1.0, *(bias.factor for bias in scores.biases)} if factor is None else {factor}
         own = sorted(label for label in value.labels if label != ".")
-        return what.is_like(derivative_of_scores(1.0, dropout=dropout_of(what))) and own == sorted(
-            [*self.batch, *self.rows, "k"]
+        return own == sorted([*self.batch, *self.rows, "k"]) and any(
+            what.is_like(derivative_of_scores(one, dropout=dropout_of(what, one))) for one in factors
         )
 
     def _value(self, step: Step) -> Value:
@@ -337,9 +330,9 @@ class Search:
         (side,) = at
         given, other = values[side], equation.invars[1 - side]
         assert given is not None
-        is_scores = isinstance(given.what, Logs) and given.what.scores > 0 and given.what.bias is None
+        is_scores = isinstance(given.what, Logs) and given.what.scores > 0 and not given.what.biases
         # A kernel's result is rounded before what the others add: so were the scores.
-        rounds = self._step.equation.outvars[0].aval.dtype == self.dtype
+        rounds = self.product_dtype == self.dtype
         if not is_scores or not rounds or given.labels[dim] != "k" or not self._is_of_program(step):
             raise NotAttentionError
         size = other.aval.shape[dim]
@@ -386,8 +379,8 @@ class Search:
         operands: list[Any] = []
         for x, aval, value in zip(step.inputs, (one.aval for one in equation.invars), values, strict=True):
             given: Any = value.what if value is not None else self._as_known(x, labels)
-            is_added = name in ("add", "add_any") and any(isinstance(one.what, Logs) for one in values if one)
-            if is_added and (given is None or is_mild(given, out.dtype)):
+            is_of_scores = name in _SUMS and any(isinstance(one.what, Logs) for one in values if one)
+            if is_of_scores and (given is None or (name != "sub" and is_mild(given, out.dtype))):
                 given = added(self.program, x, aval, labels, self.dtype, self._as_known)
             if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):
                 self._look_for_source(x, labels)

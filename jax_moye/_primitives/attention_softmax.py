@@ -164,7 +164,7 @@ class Softmax:
             return Opaque()
         if not isinstance(largest, Logs) or not _are_same(largest, x) or not is_same(x.largest, -ratio):
             return Opaque()
-        scores = Logs(scores=x.scores, layers=x.layers, bias=x.bias, in_tanh=x.in_tanh)
+        scores = Logs(scores=x.scores, layers=x.layers, biases=x.biases, in_tanh=x.in_tanh)
         if self.scores is not None and self.scores != scores:
             raise NotAttentionError
         self.scores, self.is_wide = scores, self.is_wide or jnp.dtype(dtype).itemsize > 2
@@ -173,9 +173,10 @@ class Softmax:
     def _sum(self, left: Any, right: Any, sign: int, dtype: Any) -> Any:
         for one, other, factor in ((left, right, sign), (right, left, 1)):
             if isinstance(one, Logs) and isinstance(other, Added):
-                found: Any = _biased(one, other.bias, dtype) if sign > 0 else Opaque()
+                is_subtracted_from = (factor, sign) == (1, -1)
+                found: Any = Opaque() if is_subtracted_from else _biased(one, other.bias, factor, dtype)
                 for choice in other.masks:
-                    found = found if isinstance(found, Opaque) else self._sum(found, choice, 1, dtype)
+                    found = found if isinstance(found, Opaque) else self._sum(found, choice, factor, dtype)
                 return found
             if isinstance(one, Logs) and isinstance(other, Choice) and other.mask is not None:
                 if (factor, sign) == (1, -1):  # what scores are taken from
@@ -266,12 +267,13 @@ class Softmax:
         return Opaque()
 
 
-def _biased(scores: Logs, bias: Bias, dtype: Any) -> Any:
-    """Scores plus an array, of which nothing is left where they were masked before."""
-    if not scores.is_alone or scores.bias is not None or scores.in_tanh is not None:
+def _biased(scores: Logs, bias: Bias, sign: int, dtype: Any) -> Any:
+    """Scores plus an array, or less it, of which nothing is left where they were masked before."""
+    if not scores.is_alone or scores.in_tanh is not None:
         return Opaque()
     hides = all(not math.isfinite(x.fill) or _half_spacing(x.fill, dtype) >= _LARGEST_SCORE for x in scores.layers)
-    return dataclasses.replace(scores, bias=bias) if hides else Opaque()
+    bias = bias._replace(factor=sign * bias.factor, sum_dtype=jnp.dtype(dtype))
+    return dataclasses.replace(scores, biases=(*scores.biases, bias)) if hides else Opaque()
 
 
 def _masked(scores: Logs, mask: Region, fill: float, dtype: Any, is_added: bool) -> Any:
@@ -306,9 +308,9 @@ def _half_spacing(x: float, dtype: Any) -> float:
 
 def _are_same(left: Logs, right: Logs) -> bool:
     """Whether masks are the same, but for how their numbers are rounded, and what is added."""
-    if (left.bias and left.bias[:2], left.in_tanh) != (right.bias and right.bias[:2], right.in_tanh):
+    if left.in_tanh != right.in_tanh or len(left.biases) != len(right.biases):
         return False
-    if left.bias and right.bias and not is_same(left.bias.factor, right.bias.factor):
+    if not all(one.is_like(other) for one, other in zip(left.biases, right.biases, strict=True)):
         return False
     return len(left.layers) == len(right.layers) and all(
         x._replace(fill=0) == y._replace(fill=0) and (x.fill == y.fill or is_same(x.fill, y.fill))

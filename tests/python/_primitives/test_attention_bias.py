@@ -280,12 +280,6 @@ LEFT = {
     "made of the result": lambda q, k, v, d_o: _weighted(
         _scores(q, k) + _weighted(_scores(q, k), v).sum(-1).swapaxes(1, 2)[:, :, None, :], v
     ),
-    "in front of the scale": lambda q, k, v, d_o: _weighted(
-        (_scores(q, k, 1.0) + d_o.sum(-1).swapaxes(1, 2)[:, :, None, :]) * 0.25, v
-    ),
-    "two of them": lambda q, k, v, d_o: _weighted(
-        _scores(q, k) + d_o.sum(-1).swapaxes(1, 2)[:, :, None, :] + d_o.sum(-1).swapaxes(1, 2)[..., None], v
-    ),
     "that is subtracted from": lambda q, k, v, d_o: _weighted(
         d_o.sum(-1).swapaxes(1, 2)[:, :, None] - _scores(q, k), v
     ),
