@@ -29,12 +29,13 @@ from jax_moye._primitives.attention_softmax import NotAttentionError, apart
 from jax_moye._primitives.patterns import Number, Program
 
 
-def bias_operand(program: Program, search: Search) -> MadeOperand | None:
+def bias_operand(program: Program, search: Search, row: str) -> MadeOperand | None:
     """The array that a kernel adds to the scores; None where there is none.
 
     Args:
       program: where they stand.
       search: that found them.
+      row: the label of the rows: others are of heads that share keys.
 
     Raises:
       NotAttentionError: it is made of the queries or the keys.
@@ -47,7 +48,8 @@ def bias_operand(program: Program, search: Search) -> MadeOperand | None:
     (first, *others) = biases
     if not others and is_same(first.factor, 1):
         return MadeOperand(first.labels, variables, None)
-    dims = tuple(dim for dim in (*search.batch, *search.rows, "k") if any(dim in bias.labels for bias in biases))
+    of_scores = *search.batch, *(label for label in search.rows if label != row), row, "k"
+    dims = tuple(dim for dim in of_scores if any(dim in bias.labels for bias in biases) and dim != ".")
     dtype = search.dtype if _may_be_rounded(search, biases) else jnp.float32
 
     def made(*values: Any) -> Any:

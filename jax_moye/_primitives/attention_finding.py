@@ -200,13 +200,14 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
       NotAttentionError: it is not all of an attention, or others read a part of it.
     """
     scores = search.softmax.scores
-    bias = bias_operand(program, search)
     ds, behind_ds = gradient_of_biases(program, search)
     search.results |= ds
     has_gradients = any(name in search.results for name in GRADIENTS)
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
-    if search.joined is not None and (search.results.keys() != {"o", "shares"} or scores.in_tanh is not None or bias):
+    if search.joined is not None and (
+        search.results.keys() != {"o", "shares"} or scores.in_tanh is not None or scores.biases
+    ):
         raise NotAttentionError
     if search.joined is not None and search.value_dim != search.sizes["d"]:
         raise NotAttentionError
@@ -238,6 +239,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
     if have_gradients and scores.in_tanh is not None:
         raise NotAttentionError("a row all of whose scores are masked has a derivative by scores that have a cap")
+    bias = bias_operand(program, search, told.row)
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
     kept = None
     if dropout is not None and search.softmax.kept is not None:

@@ -99,7 +99,8 @@ class Plan:
             (is_usual or (self.dtype == np.float16 and (one.scores_in == "converted" or self.transform == "value")))
             and one.softmax in SURE
             and (
-                one.extra in (None, "cap") or (one.extra in DROPPED and one.mask in (None, "causal", "iota", "window"))
+                one.extra in (None, "cap", "biases")
+                or (one.extra in DROPPED and one.mask in (None, "causal", "iota", "window"))
             )
             and (one.late, one.shares) == (False, "narrow")
             and one.mask in (None, "causal", "iota", "window", "padding", "lengths", "argument")
@@ -218,7 +219,7 @@ def _spelling(rng: Any, q: str, scores: str, mask: str | None, head_dim: int) ->
     extra = (
         None
         if rng.random() < 0.88
-        else str(rng.choice(["cap", "bias", "zeroed", "dropout", "dropped pairs", "shares"]))
+        else str(rng.choice(["cap", "bias", "biases", "zeroed", "dropout", "dropped pairs", "shares"]))
     )
     one = Spelling(
         q=q,

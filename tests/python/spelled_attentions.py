@@ -186,7 +186,7 @@ class Spelling:
       scores_in: "narrow", "converted" or "preferred": their type; "wide": queries and keys are converted at first.
       late: shares are divided behind the second product.
       shares: "narrow" or "wide": what is multiplied with v.
-      extra: what no kernel computes, or a cap or dropout, which one does; None: nothing.
+      extra: what no kernel computes, or a cap, biases or dropout, which one does; None: nothing.
     """
 
     q: str
@@ -221,6 +221,7 @@ def attention(one: Spelling, types: Types, q: Any, k: Any, v: Any, given: Any) -
     k = k * {"keys": factor, "both": factor**0.5}[one.scale] if one.scale in ("keys", "both") else k
     preferred = {"preferred_element_type": types.wide} if one.scores_in == "preferred" else {}
     s = jnp.einsum(f"{one.q},{one.k}->{one.scores}", q, k, **preferred)
+    s = s + _positions(s, 2) if one.extra == "biases" else s
     s = s.astype(types.wide) if one.scores_in == "converted" else s
     kept = None
     if one.mask is not None:
@@ -240,8 +241,15 @@ def attention(one: Spelling, types: Types, q: Any, k: Any, v: Any, given: Any) -
         s = 5 * jnp.tanh(s / 5)
     if one.extra == "bias":
         s = s + (jnp.arange(s.shape[-1]) / s.shape[-1]).astype(s.dtype)
+    s = s + _positions(s, 1) if one.extra == "biases" else s
     s = s if is_behind else _masked(one, s, kept, types)
     return _weighted(one, types, s, kept, v)
+
+
+def _positions(s: Any, dims: int) -> Any:
+    """A bias along the last dimensions of scores."""
+    indices = (lax.broadcasted_iota(s.dtype, s.shape[-dims:], i) for i in range(dims))
+    return sum(x / s.shape[i - dims] for i, x in enumerate(indices))
 
 
 def _weighted(one: Spelling, types: Types, s: Any, kept: Any, v: Any) -> Any:
