@@ -138,11 +138,13 @@ class Together(NamedTuple):
         has of them, the gradients behind the results of the forward pass.
       d_o: the array of d_o, and the transpose in front of d_o, which is one of the equations; None without gradients.
       value_dim: the head_dim of the values without the zeros behind them; None: there are none.
+      behind: what makes the bias, the mask and what dropout keeps of the other operands; None where they are these.
     """
 
     equations: Original
     d_o: Operand | None
     value_dim: int | None = None
+    behind: Original | None = None
 
     @classmethod
     def of(cls, equations: Original, d_o: Any, permutation: tuple[int, ...] | None) -> Together:
@@ -154,6 +156,12 @@ class Together(NamedTuple):
           permutation: of the transpose in front of d_o; None where there is none.
         """
         return cls(equations, None if d_o is None else Operand(tuple(d_o.shape), d_o.dtype, permutation))
+
+    @property
+    def on_one_device(self) -> Together:
+        """It, of the arrays of one device."""
+        behind = None if self.behind is None else self.behind.on_one_device
+        return self._replace(equations=self.equations.on_one_device, behind=behind)
 
 
 attention_p = of_equations("jax_moye_attention")

@@ -43,7 +43,7 @@ def bias_operand(program: Program, search: Search, row: str) -> MadeOperand | No
     biases = () if search.softmax.scores is None else search.softmax.scores.biases
     if not biases:
         return None
-    variables = tuple(bias.variable for bias in biases)
+    variables = tuple(dict.fromkeys(bias.variable for bias in biases))
     _check_is_given(program, search, variables)
     (first, *others) = biases
     if not others and is_same(first.factor, 1):
@@ -53,11 +53,11 @@ def bias_operand(program: Program, search: Search, row: str) -> MadeOperand | No
     dtype = search.dtype if _may_be_rounded(search, biases) else jnp.float32
 
     def made(*values: Any) -> Any:
-        total: Any = 0.0
-        for value, bias in zip(values, biases, strict=True):
-            x = moved(value, "".join(bias.labels), "".join(dim if dim in bias.labels else "." for dim in dims))
-            x = x.astype(jnp.float32)
-            total += x if is_same(bias.factor, 1) else x * jnp.float32(bias.factor)
+        given, total = dict(zip(variables, values, strict=True)), jnp.float32(0)
+        for variable, labels, factor, _ in biases:
+            wanted = "".join(dim if dim in labels else "." for dim in dims)
+            x = moved(given[variable], "".join(labels), wanted).astype(jnp.float32)
+            total += x if is_same(factor, 1) else factor * x
         return lax.broadcast_in_dim(total.astype(dtype), [search.sizes[dim] for dim in dims], range(len(dims)))
 
     return MadeOperand(dims, variables, made)

@@ -439,10 +439,15 @@ def _equations(
         d_o, permutation = _in_front(program, d_o)
     others = None if search.joined is None else search.joined.operand.variable
     together = None
-    if all(one.made is None for one in found.behind):  # of what makes a mask nobody knows which values are one
-        all_given = [*given, *(x for x in (d_o, others) if x is not None), *behind]
+    # Of what makes a mask nobody knows which values are one.
+    if all(one.made is None for one in found.behind if one is not found.bias):
+        own = list(dict.fromkeys(x for one in found.behind for x in one.variables)) if new else behind
+        all_given = [*given, *(x for x in (d_o, others) if x is not None), *own]
         whole = _original(program, all_given, of_results, lambda jaxpr: jaxpr)
         together = Together.of(whole, None if d_o is None else d_o.aval, permutation)
+        if new:
+            of_own = Jaxpr([], own, behind[: len(found.behind)], new, debug_info=_compat.UNNAMED)
+            together = together._replace(behind=Original(ClosedJaxpr(of_own, [])))
     if search.joined is not None:
         given.append(search.joined.operand.variable)
         of_o = [found.results[name][0] for name in ("o", "shares")]

@@ -105,6 +105,8 @@ def contest(
     def ours(configs: Sequence[Any], *values: Any) -> list[Any]:
         ffi.register("cuda" if params.request.interpret is None else "cpu")
         values = tuple(with_zeros(values, params, together.value_dim))
+        if together.behind is not None:
+            values = *values[: len(given)], *together.behind(*values[len(given) :])
         common: dict[str, Any] = {"params": params, "shares_dtype": outs[-1]}
         of_forward = {"places": places[:3], "arrays": arrays[0], "config": configs[0], "results": ()}
         if len(both) == 1:
@@ -240,7 +242,7 @@ def _lower(
         results=results,
         permutations=tuple(one.permutation for one in sources[:count]),
         views=views,
-        together=None if together is None else together._replace(equations=together.equations.on_one_device),
+        together=None if together is None else together.on_one_device,
         **({} if joined is None else {"joined": joined.on_one_device}),
     )
 

@@ -63,7 +63,7 @@ def with_values_padded(
         in_all |= {} if together.d_o is None else {3: params.of("d_o").index("d")}
         whole = of_padded(together.equations, in_all, of_all, own, size)
         of_d_o = None if together.d_o is None else whole.jaxpr.in_avals[3]
-        together = type(together).of(whole, of_d_o, None)._replace(value_dim=own)
+        together = type(together).of(whole, of_d_o, None)._replace(value_dim=own, behind=together.behind)
     original = of_padded(equation.params["original"], given, made, own, size)
     params_of = {**equation.params, "original": original, "together": together}
     return [*before, equation.replace(invars=invars, outvars=outvars, params=params_of), *behind]

@@ -12,7 +12,10 @@ from python import float64
 from python.attentions import B, D, H, T, arrays, assert_as_exact, counts, mask_of, operands, use_fake_rows
 
 import jax_moye
+from jax_moye._inspect.products import attentions_of
 from jax_moye._kernels.configs import attention_configs
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives import attention_lowering
 
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
@@ -195,6 +198,22 @@ def test_a_query_without_keys_in_the_emulator(rng):
             np.testing.assert_array_equal(np.isnan(result), np.isnan(other))
             exact = [np.nan_to_num(np.asarray(other, np.float64))]
             assert_as_exact(*([jnp.nan_to_num(x)] for x in (result, other)), exact, jnp.bfloat16)
+
+
+@needs_rows
+@pytest.mark.parametrize("name", ["pairs", "on both sides", "of three"])
+def test_contenders_compute_one_thing(rng, name):
+    """What is timed: our kernels behind the sum, and XLA, of the arrays that the program adds."""
+    both, given = _program(name, rng)
+    with jax_moye.options(implementation="moye"):
+        one = next(attentions_of(jax.make_jaxpr(jax_moye.optimize(both))(*given).jaxpr))[0]
+    contest = attention_lowering.contest(one.interpreted(InterpretParams()), one.operands, None, one.together)
+    values = [arrays(rng, x.shape)[0].astype(x.dtype) for x in contest.types]
+    ours, xlas = (jax.jit(by)(*values) for by in (next(iter(contest.ours.values())), contest.xla))
+    assert [x.shape for x in values[4:]][:2] == [(H, T, T), (T,)] if name == "of three" else len(values) == 6
+    for result, wanted in zip(ours, xlas, strict=True):
+        assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+        float64.assert_close(result, np.asarray(wanted, np.float64), 0.03)
 
 
 def test_one_gradient_alone(rng, monkeypatch):
