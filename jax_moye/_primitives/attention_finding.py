@@ -11,8 +11,8 @@ equations that do are the forward product, or those of its derivative (attention
 rules, or a program, write them. What is left as it is: a scale that is not known, a softmax that the program returns.
 
 Shares may have dropout (attention_dropout.py). An array that is added to the scores and is no mask is a bias
-(attention_bias.py). It may have a gradient: the derivative of the scores, which the program sums over what the bias is
-the same for.
+(attention_bias.py), of which there may be several, in front of the scale, too (attention_biases.py). It may have a
+gradient: the derivative of the scores, which the program sums over what the bias is the same for.
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
@@ -239,7 +239,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
     if have_gradients and scores.in_tanh is not None:
         raise NotAttentionError("a row all of whose scores are masked has a derivative by scores that have a cap")
-    bias = bias_operand(program, search, told.row)
+    bias = bias_operand(search, told.row)
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
     kept = None
     if dropout is not None and search.softmax.kept is not None:

@@ -19,6 +19,7 @@ from jax_moye._selection import attention as selection
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
 SEEDS = (0, 25, 41, 52, 70, 75, 79, 294) if COUNT is None else range(int(COUNT))
 DROPPED_SEEDS = (0, 7, 8, 9)  # which are drawn with causal, with segments, in checkpoints
+BIASED_SEEDS = (0, 1, 2, 5)
 F32_SEEDS = (0, 2, 7, 8, 25, 41, 52, 294)
 WIDE = [(seed, scale) for seed in (7, 8) for scale in ("queries", "keys", "both")]
 needs_rows = pytest.mark.skipif(
@@ -98,6 +99,13 @@ def test_scaled_in_f32(seed, scale):
 def test_dropout(seed, dropped):
     """Of weights, whichever mask the scores have, and whatever is around it."""
     check(draw(seed, extra=dropped, late=False))
+
+
+@needs_rows
+@pytest.mark.parametrize("seed", BIASED_SEEDS)
+def test_biases(seed):
+    """In front of the scale and behind it."""
+    assert check(draw(seed, extra="biases", late=False))[0] > 0
 
 
 @needs_rows

@@ -273,13 +273,6 @@ def test_a_bias_whose_gradient_alone_is_asked_for(rng, monkeypatch):
 
 
 LEFT = {
-    "made of the queries": lambda q, k, v, d_o: _weighted(
-        _scores(q, k) + jnp.einsum("bqhd,kd->bhqk", q, d_o[0, :, 0]).astype(jnp.float32), v
-    ),
-    "made of the keys": lambda q, k, v, d_o: _weighted(_scores(q, k) + k.sum(-1).swapaxes(1, 2)[:, :, None, :], v),
-    "made of the result": lambda q, k, v, d_o: _weighted(
-        _scores(q, k) + _weighted(_scores(q, k), v).sum(-1).swapaxes(1, 2)[:, :, None, :], v
-    ),
     "that is subtracted from": lambda q, k, v, d_o: _weighted(
         d_o.sum(-1).swapaxes(1, 2)[:, :, None] - _scores(q, k), v
     ),

@@ -94,6 +94,19 @@ def _dropped(q, k, v, of_keys, of_pairs):
     return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(v.dtype), v)
 
 
+def _of_queries_and_keys(q, k, v, positions):
+    """DeBERTa's: a product of the queries, and one of the keys, each as large as the scores."""
+    of_queries = jnp.einsum("bqhd,khd->bhqk", q, positions)
+    of_keys = jnp.einsum("bkhd,qhd->bhqk", k, positions)
+    return _weighted((_product(q, k) + of_queries + of_keys) / math.sqrt(3 * D), v)
+
+
+def _of_scaled_queries(q, k, v, positions):
+    """The scale is a factor of the queries, which both products have."""
+    q = q * 0.3
+    return _weighted((_product(q, k) + jnp.einsum("bqhd,khd->bhqk", q, positions)).astype(_wide(q)), v)
+
+
 def _in_groups(q, k, v, of_keys, of_pairs):
     """Queries share keys, each head with a bias of its own."""
     scores = jnp.einsum("btngd,bsnd->bngts", q.reshape(B, T, H, 2, D), k).astype(_wide(q))
@@ -107,6 +120,7 @@ def _checkpointed(q, k, v, of_keys, of_pairs):
 
 OF_KEYS, OF_PAIRS = ((B, T), "float32"), ((H, T, T), "bfloat16")
 POSITIONS = OF_KEYS, ((2 * T - 1, H, D), "bfloat16"), ((H, D), "bfloat16"), ((H, D), "bfloat16")
+POSITION = (T, H, D), "bfloat16"
 WHOLE, OF_ALL = (B, H, T, T), (H, T, T)
 # By name: the function, the shapes and types of what is behind q, k and v, the bias, and the type of its gradient.
 FORMS = {
@@ -120,6 +134,8 @@ FORMS = {
     "of three": (_of_three, [OF_KEYS, OF_PAIRS], (WHOLE, "float32"), "float32"),
     "dropped": (_dropped, [OF_KEYS, OF_PAIRS], (WHOLE, "float32"), "float32"),
     "in groups": (_in_groups, [OF_KEYS, ((2 * H, T, T), "bfloat16")], ((B, H, 2, T, T), "float32"), "float32"),
+    "of queries and keys": (_of_queries_and_keys, [POSITION], (WHOLE, "bfloat16"), "bfloat16"),
+    "of scaled queries": (_of_scaled_queries, [POSITION], (WHOLE, "bfloat16"), "bfloat16"),
     "checkpointed": (_checkpointed, [OF_KEYS, OF_PAIRS], (WHOLE, "float32"), "float32"),
 }
 
@@ -248,15 +264,15 @@ def _of_rows(d_o):
 
 
 LEFT = {
-    "made of the scores": lambda q, k, v, d_o: _weighted(
-        _product(q, k) + _of_rows(d_o) + jnp.sort(_product(q, k)).astype(jnp.float32), v
+    "made of the scores": lambda q, k, v, d_o: (lambda s: _weighted(s + _of_rows(d_o) + jnp.sort(s), v))(
+        _product(q, k, jnp.float32)
     ),
-    "of other scores of the same product": lambda q, k, v, d_o: (
+    "made of the result of the same scores": lambda q, k, v, d_o: (
+        lambda s: _weighted(s + _weighted(s, v).sum(-1).swapaxes(1, 2)[:, :, None, :], v)
+    )(_product(q, k, jnp.float32)),
+    "beside a mean of the scores": lambda q, k, v, d_o: (
         lambda s: _weighted(s + _of_rows(d_o) + s.mean(-1, keepdims=True), v)
     )(_product(q, k, jnp.float32)),
-    "made of the keys": lambda q, k, v, d_o: _weighted(
-        (_product(q, k) + _of_rows(d_o)) * 0.3 + k.sum(-1).swapaxes(1, 2)[:, :, None, :], v
-    ),
     "of which others read the sum": lambda q, k, v, d_o: (lambda s: (_weighted(s, v), s.sum()))(
         (_product(q, k) + _of_rows(d_o)) * 0.3 + _of_rows(d_o)
     ),

@@ -80,6 +80,12 @@ def _with_a_bias(q, k, v, bias):
     return _weighted(jax.nn.softmax(jnp.where(mask_of(q, k), _scores(q, k) + bias, -1e30)), v)
 
 
+def _with_biases(q, k, v, bias, of_keys):
+    """In front of the scale, and behind it."""
+    scores = (jnp.einsum("bqhd,bkhd->bhqk", q, k) + bias) / np.sqrt(np.float32(D - 3))
+    return _weighted(jax.nn.softmax(jnp.where(mask_of(q, k), scores + of_keys[:, None, None], -1e30)), v)
+
+
 def _with_a_cap(q, k, v):
     scores = 2 * jnp.tanh(_scores(q, k) / 2)
     return _weighted(jax.nn.softmax(scores + jnp.where(mask_of(q, k), 0.0, -1e30)), v)
@@ -114,6 +120,7 @@ PROGRAMS = {
     "masked": (_masked, [ROWS] * 3, "attention"),
     "padded": (_padded, [ROWS] * 3, "attention"),
     "a bias": (_with_a_bias, [*[ROWS] * 3, SCORES], "biased_attention"),
+    "biases": (_with_biases, [*[ROWS] * 3, SCORES, (B, T)], "biased_attention"),
     "a cap": (_with_a_cap, [ROWS] * 3, "capped_attention"),
     "dropout": (_with_dropout, [ROWS] * 3, "dropped_attention"),
     "a checkpoint": (_checkpointed, [ROWS] * 3, "attention"),

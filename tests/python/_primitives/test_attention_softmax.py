@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jax_moye._primitives.attention_formulas import (
     SHARES,
+    Added,
+    Bias,
     Choice,
     Cleared,
     Finite,
@@ -125,6 +129,36 @@ def test_what_is_left_of_scores_that_a_low_number_is_added_to(low, dtype, hides)
     assert (layer.mask, layer.is_added, layer.hides) == (PADDING, True, hides)
     rounded = np.asarray([-31, 31]).astype(dtype) + np.asarray(low).astype(dtype)
     assert (rounded[0] == rounded[1]) == hides
+
+
+def test_biases():
+    """Multiplied with the scores, in order; the type of each sum is known."""
+    f32, of_16_bits = (jnp.dtype(x) for x in ("float32", "bfloat16"))
+    one, two = Bias("one", ("q", "k")), Bias("two", (".", "k"))
+    first = computed("add", Added(one), SCORES, dtype=of_16_bits)
+    assert first.biases == (one._replace(sum_dtype=of_16_bits),)
+    both = computed("sub", computed("mul", first, number(0.5)), Added(two))
+    assert both.scores == 0.25
+    assert both.biases == (one._replace(factor=0.5, sum_dtype=of_16_bits), two._replace(factor=-1.0, sum_dtype=f32))
+    state = Softmax()
+    assert computed("exp", computed("sub", both, state.largest(both), of=state), of=state) == E
+    assert state.scores == both
+    for other in (SCORES, first, computed("add", both, Added(one))):
+        assert computed("exp", dataclasses.replace(other, largest=-1.0), of=Softmax(largest_of=both)) == Opaque()
+    for name, *operands in (
+        ("sub", Added(one), SCORES),
+        ("mul", first, number(-1)),
+        ("add", Logs(1.0, in_tanh=0.5), Added(one)),
+        ("add", Logs(1.0, layers=(Layer(CAUSAL, -1e3),)), Added(one)),  # which leaves something of it
+    ):
+        assert computed(name, *operands) == Opaque()
+
+
+def test_a_bias_with_a_mask_in_one_sum():
+    mask = Choice(CAUSAL, np.float32(0), np.float32(-1e30))
+    added = computed("add", SCORES, Added(Bias("one", ("q", "k")), (mask,)))
+    assert [layer.mask for layer in added.layers] == [CAUSAL]
+    assert computed("sub", SCORES, Added(Bias("one", ("q", "k")), (mask,))) == Opaque()
 
 
 def test_what_changes_nothing():
