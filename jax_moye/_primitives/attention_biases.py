@@ -17,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Literal
 
 from jax_moye._primitives.attention import moved
 from jax_moye._primitives.attention_bias import variable_of
@@ -28,17 +29,23 @@ from jax_moye._primitives.attention_softmax import NotAttentionError, apart
 from jax_moye._primitives.patterns import Number, Program
 
 
-def bias_operand(search: Search, row: str) -> MadeOperand | None:
+def bias_operand(program: Program, search: Search, row: str) -> MadeOperand | None:
     """The array that a kernel adds to the scores; None where there is none.
 
     Args:
+      program: where they stand.
       search: that found them.
       row: the label of the rows: others are of heads that share keys.
+
+    Raises:
+      NotAttentionError: it is made of the queries and the keys.
     """
     biases = () if search.softmax.scores is None else search.softmax.scores.biases
     if not biases:
         return None
     variables = tuple(dict.fromkeys(bias.variable for bias in biases))
+    for variable in variables:
+        _check_is_of_others(program, search, variable)
     (first, *others) = biases
     if not others and is_same(first.factor, 1):
         return MadeOperand(first.labels, variables, None)
@@ -63,6 +70,20 @@ def _may_be_rounded(search: Search, biases: tuple[Bias, ...]) -> bool:
         return True
     is_alone = len(biases) == 1 and biases[0].variable.aval.dtype == search.dtype == jnp.bfloat16
     return is_alone and math.frexp(abs(biases[0].factor))[0] == 0.5
+
+
+def _check_is_of_others(program: Program, search: Search, variable: Any) -> None:
+    """That it is not made of the scores, which a program may compute twice, where XLA computes them once."""
+    waiting, seen, both = [variable], set(), {search.q.variable, search.k.variable}
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, Literal) or x in seen:
+            continue
+        seen.add(x)
+        if both <= seen:
+            raise NotAttentionError("what is added to the scores is made of the queries and the keys")
+        index = program.made_by.get(x)
+        waiting += [] if index is None else program.equations[index].invars
 
 
 def gradient_of_biases(program: Program, search: Search) -> tuple[dict[str, Result], frozenset[int]]:

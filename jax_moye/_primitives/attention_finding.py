@@ -239,7 +239,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
     if have_gradients and scores.in_tanh is not None:
         raise NotAttentionError("a row all of whose scores are masked has a derivative by scores that have a cap")
-    bias = bias_operand(search, told.row)
+    bias = bias_operand(program, search, told.row)
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
     kept = None
     if dropout is not None and search.softmax.kept is not None:

@@ -99,7 +99,8 @@ class Plan:
             (is_usual or (self.dtype == np.float16 and (one.scores_in == "converted" or self.transform == "value")))
             and one.softmax in SURE
             and (
-                one.extra in (None, "cap", "biases")
+                one.extra in (None, "cap")
+                or (one.extra == "biases" and (one.mask is None or self.source != "scanned"))
                 or (one.extra in DROPPED and one.mask in (None, "causal", "iota", "window"))
             )
             and (one.late, one.shares) == (False, "narrow")

@@ -19,7 +19,7 @@ from jax_moye._selection import attention as selection
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
 SEEDS = (0, 25, 41, 52, 70, 75, 79, 294) if COUNT is None else range(int(COUNT))
 DROPPED_SEEDS = (0, 7, 8, 9)  # which are drawn with causal, with segments, in checkpoints
-BIASED_SEEDS = (0, 1, 2, 5)
+BIASED_SEEDS = (0, 7, 9, 11)
 F32_SEEDS = (0, 2, 7, 8, 25, 41, 52, 294)
 WIDE = [(seed, scale) for seed in (7, 8) for scale in ("queries", "keys", "both")]
 needs_rows = pytest.mark.skipif(

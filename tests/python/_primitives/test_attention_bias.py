@@ -273,6 +273,10 @@ def test_a_bias_whose_gradient_alone_is_asked_for(rng, monkeypatch):
 
 
 LEFT = {
+    "made of the queries and the keys": lambda q, k, v, d_o: _weighted(_scores(q, k) + jnp.sin(_scores(q, k)), v),
+    "made of the result": lambda q, k, v, d_o: _weighted(
+        _scores(q, k) + _weighted(_scores(q, k), v).sum(-1).swapaxes(1, 2)[:, :, None, :], v
+    ),
     "that is subtracted from": lambda q, k, v, d_o: _weighted(
         d_o.sum(-1).swapaxes(1, 2)[:, :, None] - _scores(q, k), v
     ),

@@ -264,6 +264,9 @@ def _of_rows(d_o):
 
 
 LEFT = {
+    "made of the scores, computed anew": lambda q, k, v, d_o: _weighted(
+        _product(q, k) + _of_rows(d_o) + jnp.sort(_product(q, k)).astype(jnp.float32), v
+    ),
     "made of the scores": lambda q, k, v, d_o: (lambda s: _weighted(s + _of_rows(d_o) + jnp.sort(s), v))(
         _product(q, k, jnp.float32)
     ),
