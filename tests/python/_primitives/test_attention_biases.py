@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -230,6 +231,31 @@ def test_contenders_compute_one_thing(rng, name):
     for result, wanted in zip(ours, xlas, strict=True):
         assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
         float64.assert_close(result, np.asarray(wanted, np.float64), 0.03)
+
+
+@pytest.mark.parametrize("name", ["of 16 bits", "of three"])
+def test_in_a_loop(rng, monkeypatch, name):
+    """The derivative in another one, of what is stacked; and mapped."""
+    use_fake_rows(monkeypatch)
+    _, (d_o, *given) = _program(name, rng)
+
+    def layers(q, k, v, *behind):
+        layer = lambda q, x: ((q + FORMS[name][0](q, k, v, *x)).astype(q.dtype), None)  # noqa: E731
+        return jax.lax.scan(layer, q, tuple(jnp.stack([x, x]) for x in behind))[0]
+
+    def mapped(q, k, v, *behind):
+        return jax.vmap(FORMS[name][0])(*(x[None] for x in (q, k, v, *behind)))[0]
+
+    for fun in (layers, mapped):
+        both = lambda d_o, *given, fun=fun: jax.vjp(fun, *given)[1](d_o)  # noqa: E731
+        assert counts(jax_moye.optimize(both), d_o, *given) == (1, 1, 0)
+
+
+def test_says_that_there_is_one(rng, monkeypatch):
+    use_fake_rows(monkeypatch)
+    both, given = _program("on both sides", rng)
+    text = str(jax_moye.explain(jax.jit(jax_moye.optimize(both)), *given))
+    assert re.search(r"attention and its gradients, .* with a bias", text), text
 
 
 def test_one_gradient_alone(rng, monkeypatch):
