@@ -29,30 +29,14 @@ class KnownLaunches {
   // ahead, nearly no call was unknown with 64, nor with 8 (docs/performance.md, section 45). One has some kilobytes.
   static constexpr size_t kOfCall = 32, kMost = 8192;
 
-  struct Found {
-    std::shared_ptr<KnownLaunch const> launch;  // null: not known
-    bool is_current = false;                    // the kernels have it already
-  };
-
-  /// If it is not current, what the kernels have is not known from now on: the caller gives them what is found, then
-  /// keeps it, or gives them something new, then adds that.
-  Found find(void const* node, std::vector<void const*> const& addresses) {
+  /// Null: not known.
+  std::shared_ptr<KnownLaunch const> find(void const* node, std::vector<void const*> const& addresses) const {
     std::scoped_lock const lock(mutex_);
-    auto const found = known_.find(node);
-    if (found == known_.end()) return {};
-    OfCall& of_call = found->second;
-    KnownLaunch const* const current = std::exchange(of_call.current, nullptr);
+    auto const of_call = known_.find(node);
+    if (of_call == known_.end()) return nullptr;
     auto const is_of = [&](auto const& launch) { return launch->addresses == addresses; };
-    auto const launch = std::find_if(of_call.launches.begin(), of_call.launches.end(), is_of);
-    if (launch == of_call.launches.end()) return {};
-    if (launch->get() == current) of_call.current = current;
-    return {*launch, launch->get() == current};
-  }
-
-  /// The kernels were given what was found.
-  void keep(void const* node, KnownLaunch const& found) {
-    std::scoped_lock const lock(mutex_);
-    if (auto const of_call = known_.find(node); of_call != known_.end()) of_call->second.current = &found;
+    auto const found = std::find_if(of_call->second.begin(), of_call->second.end(), is_of);
+    return found == of_call->second.end() ? nullptr : *found;
   }
 
   /// is_new: the node has just been created. What is known of another one that had its address counts no more.
@@ -63,24 +47,17 @@ class KnownLaunches {
       known_.clear();
       number_ = 0;
     }
-    OfCall& of_call = known_[node];
-    auto& launches = of_call.launches;
-    size_t const before = launches.size();
-    if (is_new) launches.clear();
-    if (launches.size() == kOfCall) launches.erase(launches.begin());
-    of_call.current = added.get();
-    launches.push_back(std::move(added));
-    number_ += launches.size() - before;
+    auto& of_call = known_[node];
+    size_t const before = of_call.size();
+    if (is_new) of_call.clear();
+    if (of_call.size() == kOfCall) of_call.erase(of_call.begin());
+    of_call.push_back(std::move(added));
+    number_ += of_call.size() - before;
   }
 
  private:
-  struct OfCall {
-    std::vector<std::shared_ptr<KnownLaunch const>> launches;
-    KnownLaunch const* current = nullptr;  // of those, the one that the kernels have
-  };
-
-  std::mutex mutex_;
-  std::unordered_map<void const*, OfCall> known_;
+  std::mutex mutable mutex_;
+  std::unordered_map<void const*, std::vector<std::shared_ptr<KnownLaunch const>>> known_;
   size_t number_ = 0;  // of all calls
 };
 

@@ -170,7 +170,7 @@ XLA_FFI_Error* update_as_before(RecordFrame const& frame, KnownLaunch const& lau
     if (XLA_FFI_Error* const error = frame.api->update_launch(frame.context, *node++, &all)) return error;
     ++updated_nodes;
   }
-  known_launches.keep(frame.commands[0], launch);
+  ++known_updates;
   return nullptr;
 }
 
@@ -277,9 +277,7 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   if (record == nullptr) return internal_error(api, "jax_moye: this jaxlib records calls in a way that is not known");
   std::vector<void const*> addresses = addresses_of(frame);
   if (record->action == kUpdate && *record->number_of_commands > 0) {
-    auto const [known, is_current] = known_launches.find(record->commands[0], addresses);
-    known_updates += known != nullptr;
-    if (is_current) return nullptr;  // XLA asks where any of its allocations moved
+    auto const known = known_launches.find(record->commands[0], addresses);
     if (known != nullptr) return update_as_before(*record, *known);
   }
   GraphRecorder recorder(api, *record);

@@ -262,8 +262,8 @@ int run() {
   buffer.data = const_cast<char*>(&places[1]);
   call(record_call(&frame, execute));
   if (is("in turns")) {
-    for (int turn : {0, 0, 1}) {
-      buffer.data = const_cast<char*>(&places[turn]);
+    for (char const& place : places) {
+      buffer.data = const_cast<char*>(&place);
       call(record_call(&frame, execute));
     }
     commands_created = 0;  // another graph, whose node has the address of the first

@@ -42,10 +42,9 @@ def test_a_launch_is_a_node_and_then_gets_new_arguments(program):
 def test_addresses_that_come_back_cost_no_call_of_the_handler(program):
     found = lines(program, "in turns")
     known = [f"update 1 {VALUES}", left(1)]
-    at_once = [left(1)]  # the node has these arguments
-    assert found[3:11] == [CALLED, *known, *known, *at_once, *known]
+    assert found[3:10] == [CALLED, *known, *known, *known]
     of_another_graph = [CALLED, f"create {NODE} {VALUES}", left(1), CALLED, *known]  # nothing is known of its node
-    assert found[11:] == [*of_another_graph, "nodes 2 4, known 3"]
+    assert found[10:] == [*of_another_graph, "nodes 2 4, known 2"]
 
 
 def test_the_second_launch_stands_behind_the_first(program):
