@@ -1,8 +1,8 @@
 // From a warpgroup's wgmma accumulators to d. Nine ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
-//   activated   16-bit results with at most a row of bias and an activation: the same, finished in registers, with no
-//               question asked for each box that the host can answer
+//   activated   16-bit results with at most a row of bias, an activation and what it is applied to: the same, finished
+//               in registers, with no question asked for each box that the host can answer
 //   ahead       the same with c, a residual, or a derivative at c, which TMA has brought to the boxes meanwhile
 //               (gemm/epilogue_ahead.h)
 //   finished    results of 16 bits or floats, with c or bias, scales, activation and so on, or of 16 bits times a
@@ -91,14 +91,11 @@ struct WarpgroupEpilogue {
     bool const in_time =
         epilogue.c.data == nullptr || epilogue.preactivation == nullptr || kColumns % Box::kColumns == 0;
     bool const is_of_rows = args.d_n_stride == 1 && bytes <= 4 && in_time && !pair && !gated;
-    EpilogueOperand const& bias = epilogue.bias;
-    bool const is_row = bias.data == nullptr || (bias.m_stride == 0 && bias.batch_strides.modes[0] == 0 &&
-                                                 bias.batch_strides.modes[1] == 0 && bias.batch_strides.modes[2] == 0);
-    bool const is_short = can_finish && bytes == 2 && is_same<Sum, float> && is_row &&
-                          epilogue.preactivation == nullptr && !params->scales && !kOwnActivation;
+    bool const is_short = can_finish && bytes == 2 && is_same<Sum, float> && is_one_row(epilogue.bias) &&
+                          !params->scales && !kOwnActivation;
     bool const is_simple =
         is_short && epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.residual.data == nullptr;
-    bool const is_ahead = is_short && kAhead && has_operand_ahead(args);
+    bool const is_ahead = is_short && kAhead && epilogue.preactivation == nullptr && has_operand_ahead(args);
     params->way = !(plain || can_finish)                             ? Way::elements
                   : is_of_boxes(args)                                ? (pair        ? Way::pair
                                                                         : gated     ? Way::gated
@@ -130,8 +127,8 @@ struct WarpgroupEpilogue {
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
-  /// tile, whose extents are tile_m and tile_n.
-  /// thread: in the warpgroup. landed: as load_ahead() had it, if there was such a call.
+  /// tile, whose extents are tile_m and tile_n. thread: in the warpgroup. landed: as load_ahead() had it, if there was
+  /// such a call.
   template <int kTileM, int kTileN, class Accumulators, class RowOf>
   static MOYE_DEVICE void store(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
                                 Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column, int thread,
@@ -395,60 +392,69 @@ struct WarpgroupEpilogue {
     }
   }
 
-  // ---- activated, ahead. Of a box, z[i] is as below. A call of it asks for each box which activation it has, and no
-  // more: epilogues longer than a tile's products are not hidden by them.
+  // ---- activated, ahead. Of half a box, z[i] is as below. A call asks for each half which activation it has, and no
+  // more: epilogues longer than a tile's products are not hidden by them. They have one copy, of half a box: between
+  // other kernels a call waits for each line of its instructions once (docs/performance.md, section 46).
+  using Half = OperandBox<Box::kColumns / 2>;
+  static constexpr int kHalf = Half::kSums;  // of a thread
 
-  /// kIsAhead: c or a residual lies in the box that it is finished in.
+  /// kIsAhead: c or a residual lies in the box that it is finished in, and there is no pre-activation.
   template <class Out, bool kIsAhead = false, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_activated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
+    constexpr int kHalves = 2 * kAtoms * kBoxesN;
     static_assert(!kIsAhead || kBuffers >= kAtoms * kBoxesN);
     bool const has_c = kIsAhead && warp.args.epilogue.c.data != nullptr;
+    int const outputs = kIsAhead || warp.args.epilogue.preactivation == nullptr ? 1 : 2;
     auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
-    BiasRow bias;
+    BiasRow<Half::kColumns> bias;
     bias.load(warp, column_of(0));
     if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);
-    MOYE_NO_UNROLL  // activations are long: one copy of them
-        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      unsigned char* const filled = warp.boxes[number % kBuffers];
-      Box operand;
-      if constexpr (kIsAhead) operand.read(filled, warp.lane);
-      float z[kSums];
-      with_box<kColumns, Out, kAtoms>(number, [&](int first, int i) {
+    MOYE_NO_UNROLL
+    for (int i = 0; i < kHalves; ++i) {
+      int const number = i / 2, half = i % 2, first = number * outputs, next = i + 1 < kHalves ? i + 1 : i;
+      unsigned char *const box = warp.boxes[first % kBuffers], *const second_box = warp.boxes[(first + 1) % kBuffers];
+      Half operand;
+      if constexpr (kIsAhead) operand.read(box, half, warp.lane);
+      float z[kHalf];
+      with_box<kColumns, Out, kAtoms, /*kInBox=*/2>(i, [&](int begin, int atom) {
         MOYE_UNROLL
-        for (int k = 0; k < kSums; k += 4) {
+        for (int k = 0; k < kHalf; k += 4) {
           Row<float, 2> const pair = bias.template pair<Out>(k / 4);
           MOYE_UNROLL
           for (int j = 0; j < 4; ++j) {
-            float const sum = tCrC(first + k + j, i, _0{});
+            float const sum = tCrC(begin + k + j, atom, _0{});
             z[k + j] = (kIsAhead ? warp.params.alpha * sum : sum) + pair.elements[j % 2];
             MOYE_COMPUTED_HERE("+f", z[k + j]);  // or LLVM chooses from all accumulators first
           }
         }
       });
-      // The next box's are under way while this one is computed.
+      // The next half's are under way while this one is computed.
       if (!kIsAhead || warp.args.epilogue.bias.data != nullptr)
-        bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));
+        bias.load(warp, column_of(next / 2) + next % 2 * Half::kColumns);
       if (has_c) operand.template add_of<Out>(warp.params.scale, z);
+      auto const fill = [&](unsigned char* to) {
+        fill_box_16<Out, Half::kColumns>(to, [&](int k) { return z[k]; }, warp.lane, half);
+      };
+      if (outputs == 2 && half == 0) wait_for_boxes(warp, first, outputs);
+      if (outputs == 2) fill(second_box);
       activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
       if constexpr (kIsAhead) {
         if (!has_c) operand.template add_of<Out>(1.0f, z);
-      } else if (number == 0 || number >= kBuffers) {
-        // What this buffer held is on its way, as where boxes are converted.
+      } else if (outputs == 1 && half == 0 && (number == 0 || number >= kBuffers)) {  // as where boxes are converted
         if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();
         if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
         sync_warp();
       }
-      fill_box<Out>(filled, [&](int k) { return z[k]; }, warp.lane);
-      store_results<Out>(warp, filled, filled, /*outputs=*/1, column_of(number), row(number / kBoxesN));
+      fill(box);
+      if (half == 1) store_results<Out>(warp, box, second_box, outputs, column_of(number), row(number / kBoxesN));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
   }
 
   // ---- ahead, finished: times a derivative at c
 
-  /// By halves of boxes, which leaves registers to compute many elements side by side. kIsAhead: as in
-  /// store_activated(); else a box of c is loaded while the one before is computed.
+  /// kIsAhead: as in store_activated(); else a box of c is loaded while the one before is computed.
   template <bool kIsAhead, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_derived(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, Box::kColumns);
@@ -456,43 +462,36 @@ struct WarpgroupEpilogue {
     static_assert(!kIsAhead || kBuffers > kLast);
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
     auto const column_of = [&](int box) { return warp.column + first_column<kColumns>(box % kBoxesN); };
-    auto const load = [&](int box) {
-      Box at;
-      at.load_present(warp, warp.args.epilogue.c, row_of(box), column_of(box));
-      return at;
-    };
-    Box next;
-    if constexpr (kIsAhead) {
-      mbarrier_wait(warp.landed, /*parity=*/0);
-    } else {
-      next = load(0);
-    }
-    MOYE_NO_UNROLL  // derivatives are long: one copy of them
-        for (int number = 0; number <= kLast; ++number) {
+    Box at, next;
+    auto const load_next = [&](int box) { next.load_present(warp, warp.args.epilogue.c, row_of(box), column_of(box)); };
+    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);
+    if constexpr (!kIsAhead) load_next(0);
+    MOYE_NO_UNROLL
+    for (int i = 0; i < 2 * (kLast + 1); ++i) {
+      int const number = i / 2, half = i % 2;
       unsigned char* const filled = warp.boxes[number % kBuffers];
-      Box at;
+      Half result;
       if constexpr (kIsAhead) {
-        at.read(filled, warp.lane);
+        result.read(filled, half, warp.lane);
       } else {
-        at = next;
-        next = load(number < kLast ? number + 1 : number);
-        wait_for_boxes(warp, number, /*outputs=*/1);
+        if (half == 0) {
+          at = next;
+          load_next(number < kLast ? number + 1 : number);
+          wait_for_boxes(warp, number, /*outputs=*/1);
+        }
+        result = at.half(half);
       }
-      MOYE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float z[kSums / 2];
-        with_box<kColumns, uint16_t, kAtoms>(number, [&](int first, int i) {
-          MOYE_UNROLL
-          for (int k = 0; k < kSums / 2; ++k) {
-            z[k] = warp.params.alpha * static_cast<float>(tCrC(first + half * (kSums / 2) + k, i, _0{}));
-            MOYE_COMPUTED_HERE("+f", z[k]);  // as in store_activated()
-          }
-        });
-        auto result = at.half(half);
-        result.multiply_by_derivative(warp, z);
-        result.fill(filled, half, warp.lane);
-      }
-      store_results<uint16_t>(warp, filled, filled, /*outputs=*/1, column_of(number), row_of(number));
+      float z[kHalf];
+      with_box<kColumns, uint16_t, kAtoms, /*kInBox=*/2>(i, [&](int first, int atom) {
+        MOYE_UNROLL
+        for (int k = 0; k < kHalf; ++k) {
+          z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, atom, _0{}));
+          MOYE_COMPUTED_HERE("+f", z[k]);  // as in store_activated()
+        }
+      });
+      result.multiply_by_derivative(warp, z);
+      result.fill(filled, half, warp.lane);
+      if (half == 1) store_results<uint16_t>(warp, filled, filled, /*outputs=*/1, column_of(number), row_of(number));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as in store_activated()
   }

@@ -9,7 +9,7 @@
 //   scales=0     1: the product's rows and columns times powers of two, other ones in each matrix
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation; 2: the same without c
 //                3: d = relu(a b + bias); 4: d = relu(2 a b + bias) + residual; 5: d = 2 a b - d
-//                6: d = 2 a b * relu'(d)
+//                6: d = 2 a b * relu'(d); 7: as 3, and the pre-activation
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   gate=0       1: d = 2 a b * multiplier * relu'(c), and 2 a b * relu(c)
 //   early=0      kEarly...: operands that the kernel may read before it has waited for the kernel ahead
@@ -169,7 +169,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     if (epilogue == 6) args.epilogue.activation = Activation::d_relu;
     args.epilogue.c = {d.buffer.data(), args.d_batch_strides, args.d_m_stride, args.d_n_stride};
   }
-  if (epilogue == 3 || epilogue == 4) {
+  if (epilogue == 7) {
+    args.epilogue.preactivation = z.buffer.data();
+    stream.memory.push_back(z.memory("preactivation", true));
+  }
+  if (epilogue == 3 || epilogue == 4 || epilogue == 7) {
     args.epilogue.bias = {bias.buffer.data(), {}, 0, 1};
     args.epilogue.activation = Activation::relu;
     stream.memory.push_back(bias.memory("bias", false));
@@ -217,7 +221,8 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
           comparison.compare<Out>("preactivation", z, l, i, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
         }
-        if (epilogue == 3) sum = std::max(sum + bias.value(0, 0, j), 0.0);
+        if (epilogue == 7) comparison.compare<Out>("preactivation", z, l, i, j, sum + bias.value(0, 0, j));
+        if (epilogue == 3 || epilogue == 7) sum = std::max(sum + bias.value(0, 0, j), 0.0);
         if (epilogue == 4) sum = std::max(2 * sum + bias.value(0, 0, j), 0.0) + residual.value(turned(l), i, j);
         if (epilogue == 5) sum = 2 * sum - d.value(l, i, j);
         if (epilogue == 6) sum = d.value(l, i, j) > 0 ? 2 * sum : 0;

@@ -25,6 +25,7 @@ SIX_BOXES = ("out=f32",)  # of 192 columns, through a staging of three
 BY_THREADS = ("epilogue=1",)
 FINISHED = ("out=bf16", "epilogue=2")
 ACTIVATED = ("out=bf16", "epilogue=3")
+ACTIVATED_OF_TWO = ("out=bf16", "epilogue=7")  # the pre-activation, too
 FLOATS = ("out=f32", "epilogue=2")  # finished, too
 OF_FLOATS = (
     "constexpr bool kRounded = sizeof(Out) == 2;\n"
@@ -279,8 +280,8 @@ MUTANTS = [
         "sm90_activated_in_one_box",
         THREE_BOXES,
         E,
-        "filled = warp.boxes[number % kBuffers];\n      Box operand;",
-        "filled = warp.boxes[0];\n      Box operand;",
+        "box = warp.boxes[first % kBuffers], *",
+        "box = warp.boxes[0], *",
         race("stmatrix", C, "TMA store", C),
         options=ACTIVATED,
     ),
@@ -304,11 +305,57 @@ MUTANTS = [
         options=ACTIVATED,
     ),
     Mutant(
+        "sm90_activated_pre_activation_not_waited_for",
+        COOPERATIVE,
+        E,
+        "      if (outputs == 2 && half == 0) wait_for_boxes(warp, first, outputs);\n",
+        "",
+        race("stmatrix", C, "TMA store", C),
+        sizes=(600, 200, 100),
+        options=(*ACTIVATED_OF_TWO, *ONE_CTA),
+    ),
+    Mutant(
+        "sm90_activated_pre_activation_in_the_result",
+        COOPERATIVE,
+        E,
+        "*const second_box = warp.boxes[(first + 1) % kBuffers];",
+        "*const second_box = box;",
+        "wrong",
+        options=ACTIVATED_OF_TWO,
+    ),
+    Mutant(
+        "sm90_activated_halves_in_each_others_place",
+        COOPERATIVE,
+        E,
+        "}, warp.lane, half);",
+        "}, warp.lane, 1 - half);",
+        "wrong",
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_sums_of_the_other_half",
+        COOPERATIVE,
+        E,
+        "with_box<kColumns, Out, kAtoms, /*kInBox=*/2>(i, ",
+        "with_box<kColumns, Out, kAtoms, /*kInBox=*/2>(i ^ 1, ",
+        "wrong",
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_without_the_pre_activation",
+        COOPERATIVE,
+        E,
+        "kIsAhead || warp.args.epilogue.preactivation == nullptr ? 1 : 2;",
+        "1;",
+        "wrong",
+        options=ACTIVATED_OF_TWO,
+    ),
+    Mutant(
         "sm90_activated_with_the_bias_of_its_own_box_twice",
         THREE_BOXES,
         E,
-        "bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));",
-        "bias.load(warp, column_of(number));",
+        "bias.load(warp, column_of(next / 2) + next % 2 * Half::kColumns);",
+        "bias.load(warp, column_of(i / 2) + i % 2 * Half::kColumns);",
         "wrong",
         options=ACTIVATED,
     ),

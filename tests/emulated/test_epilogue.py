@@ -77,6 +77,8 @@ CASES = [
     Case("gelu_tanh", alpha=0.125, bias="n", preactivation=True, order="NT"),
     Case("gelu_erf", alpha=-0.125, bias="m", residual="bmn", order="TN"),
     Case("silu", alpha=0.125, bias="mn", batch=3, preactivation=True),
+    Case("gelu_erf", bias="n", preactivation=True),
+    Case("relu", batch=2, preactivation=True, order="NT"),
     Case("relu", bias="bn", residual="n", batch=2, order="TT"),
     Case("gelu_tanh", alpha=0.25, beta=1.0, c="bmn", bias="n", residual="bmn", preactivation=True, d_transposed=True),
     Case("silu", alpha=0.25, beta=-2.0, c="bnm", bias="bm", residual="bnm", batch=2, preactivation=True, order="TT"),
