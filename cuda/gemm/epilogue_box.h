@@ -37,16 +37,16 @@ MOYE_DEVICE void with_result(Dtype dtype, F const& f) {
 
 /// A box of 16-bit results, of which the thread has sum(0) to sum(31). Two neighbours of columns 8j to 8j + 7 are 4j
 /// and 4j + 1, the next two are those eight rows below. stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of
-/// (rows 0-7, 8-15) x (columns 0-7, 8-15). kColumns: of a part of a box, the `part`-th.
-template <class Out, int kColumns = kBoxColumns<Out>, class SumOf>
-MOYE_DEVICE void fill_box_16(unsigned char* box, SumOf const& sum, int lane, int part = 0) {
+/// (rows 0-7, 8-15) x (columns 0-7, 8-15).
+template <class Out, class SumOf>
+MOYE_DEVICE void fill_box_16(unsigned char* box, SumOf const& sum, int lane) {
   int const row = lane % 16;
   MOYE_UNROLL
-  for (int j = 0; j < kColumns / 16; ++j) {
+  for (int j = 0; j < kBoxColumns<Out> / 16; ++j) {
     auto const pair = [&](int k) {
       return pack_pair<Out>(static_cast<float>(sum(j * 8 + k)), static_cast<float>(sum(j * 8 + k + 1)));
     };
-    int const piece = (part * (kColumns / 8) + j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+    int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
     SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
                             *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
   }
@@ -186,7 +186,7 @@ struct OperandBox {
   MOYE_DEVICE OperandBox<kColumns / 2> half(int number) const {
     OperandBox<kColumns / 2> result;
     MOYE_UNROLL
-    for (int i = 0; i < kSums / 4; ++i) result.words[i] = number == 0 ? words[i] : words[kSums / 4 + i];
+    for (int i = 0; i < kSums / 4; ++i) result.words[i] = words[number * (kSums / 4) + i];
     return result;
   }
 
@@ -252,11 +252,11 @@ struct OperandBox {
   }
 
   /// What TMA has brought to a box, or fill() has written there: ldmatrix x4 at the same places.
-  MOYE_DEVICE void read(unsigned char const* box, int part, int lane) {
+  MOYE_DEVICE void read(unsigned char const* box, int lane) {
     int const row = lane % 16;
     MOYE_UNROLL
     for (int j = 0; j < kColumns / 16; ++j) {
-      int const piece = (part * (kColumns / 8) + j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+      int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
       SM75_U32x4_LDSM_N::copy(*reinterpret_cast<uint128_t const*>(box + row * 128 + piece * 16), words[j * 4],
                               words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3]);
     }
@@ -292,14 +292,12 @@ struct OperandBox {
   }
 };
 
-/// A row of bias beside boxes of 16-bit results, or parts of them: word j has columns j * 8 + lane % 4 * 2 and the
-/// next, of every row.
-template <int kColumns>
+/// A row of bias beside boxes of 16-bit results: word j has columns j * 8 + lane % 4 * 2 and the next, of every row.
 struct BiasRow {
-  static constexpr int kWords = kColumns / 8;
+  static constexpr int kWords = kBoxColumns<uint16_t> / 8;
   uint32_t words[kWords];
 
-  /// From column `column` of d on, the first. What lies outside d is not read.
+  /// From column `column` of d on, a box's first. What lies outside d is not read.
   template <class Warp>
   MOYE_DEVICE void load(Warp const& warp, int column) {
     int const lane_column = warp.lane % 4 * 2, columns = int(warp.args.n) - column;

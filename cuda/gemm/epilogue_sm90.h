@@ -392,69 +392,63 @@ struct WarpgroupEpilogue {
     }
   }
 
-  // ---- activated, ahead. Of half a box, z[i] is as below. A call asks for each half which activation it has, and no
-  // more: epilogues longer than a tile's products are not hidden by them. They have one copy, of half a box: between
-  // other kernels a call waits for each line of its instructions once (docs/performance.md, section 46).
-  using Half = OperandBox<Box::kColumns / 2>;
-  static constexpr int kHalf = Half::kSums;  // of a thread
+  // ---- activated, ahead. Of a box, z[i] is as below. A call of it asks for each box which activation it has, and no
+  // more: epilogues longer than a tile's products are not hidden by them.
 
   /// kIsAhead: c or a residual lies in the box that it is finished in, and there is no pre-activation.
   template <class Out, bool kIsAhead = false, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_activated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
-    constexpr int kHalves = 2 * kAtoms * kBoxesN;
     static_assert(!kIsAhead || kBuffers >= kAtoms * kBoxesN);
     bool const has_c = kIsAhead && warp.args.epilogue.c.data != nullptr;
     int const outputs = kIsAhead || warp.args.epilogue.preactivation == nullptr ? 1 : 2;
     auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
-    BiasRow<Half::kColumns> bias;
+    BiasRow bias;
     bias.load(warp, column_of(0));
     if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);
-    MOYE_NO_UNROLL
-    for (int i = 0; i < kHalves; ++i) {
-      int const number = i / 2, half = i % 2, first = number * outputs, next = i + 1 < kHalves ? i + 1 : i;
+    MOYE_NO_UNROLL  // activations are long: one copy of them
+        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      int const first = number * outputs;
       unsigned char *const box = warp.boxes[first % kBuffers], *const second_box = warp.boxes[(first + 1) % kBuffers];
-      Half operand;
-      if constexpr (kIsAhead) operand.read(box, half, warp.lane);
-      float z[kHalf];
-      with_box<kColumns, Out, kAtoms, /*kInBox=*/2>(i, [&](int begin, int atom) {
+      Box operand;
+      if constexpr (kIsAhead) operand.read(box, warp.lane);
+      float z[kSums];
+      with_box<kColumns, Out, kAtoms>(number, [&](int begin, int i) {
         MOYE_UNROLL
-        for (int k = 0; k < kHalf; k += 4) {
+        for (int k = 0; k < kSums; k += 4) {
           Row<float, 2> const pair = bias.template pair<Out>(k / 4);
           MOYE_UNROLL
           for (int j = 0; j < 4; ++j) {
-            float const sum = tCrC(begin + k + j, atom, _0{});
+            float const sum = tCrC(begin + k + j, i, _0{});
             z[k + j] = (kIsAhead ? warp.params.alpha * sum : sum) + pair.elements[j % 2];
             MOYE_COMPUTED_HERE("+f", z[k + j]);  // or LLVM chooses from all accumulators first
           }
         }
       });
-      // The next half's are under way while this one is computed.
+      // The next box's are under way while this one is computed.
       if (!kIsAhead || warp.args.epilogue.bias.data != nullptr)
-        bias.load(warp, column_of(next / 2) + next % 2 * Half::kColumns);
+        bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));
       if (has_c) operand.template add_of<Out>(warp.params.scale, z);
-      auto const fill = [&](unsigned char* to) {
-        fill_box_16<Out, Half::kColumns>(to, [&](int k) { return z[k]; }, warp.lane, half);
-      };
-      if (outputs == 2 && half == 0) wait_for_boxes(warp, first, outputs);
-      if (outputs == 2) fill(second_box);
+      auto const z_of = [&](int k) { return z[k]; };
+      if (outputs == 2) wait_for_boxes(warp, first, outputs), fill_box<Out>(second_box, z_of, warp.lane);
       activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
       if constexpr (kIsAhead) {
         if (!has_c) operand.template add_of<Out>(1.0f, z);
-      } else if (outputs == 1 && half == 0 && (number == 0 || number >= kBuffers)) {  // as where boxes are converted
+      } else if (outputs == 1 && (number == 0 || number >= kBuffers)) {  // as where boxes are converted
         if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();
         if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
         sync_warp();
       }
-      fill(box);
-      if (half == 1) store_results<Out>(warp, box, second_box, outputs, column_of(number), row(number / kBoxesN));
+      fill_box<Out>(box, z_of, warp.lane);
+      store_results<Out>(warp, box, second_box, outputs, column_of(number), row(number / kBoxesN));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
   }
 
   // ---- ahead, finished: times a derivative at c
 
-  /// kIsAhead: as in store_activated(); else a box of c is loaded while the one before is computed.
+  /// By halves of boxes, which leaves registers to compute many elements side by side. kIsAhead: as in
+  /// store_activated(); else a box of c is loaded while the one before is computed.
   template <bool kIsAhead, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_derived(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, Box::kColumns);
@@ -462,36 +456,43 @@ struct WarpgroupEpilogue {
     static_assert(!kIsAhead || kBuffers > kLast);
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
     auto const column_of = [&](int box) { return warp.column + first_column<kColumns>(box % kBoxesN); };
-    Box at, next;
-    auto const load_next = [&](int box) { next.load_present(warp, warp.args.epilogue.c, row_of(box), column_of(box)); };
-    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);
-    if constexpr (!kIsAhead) load_next(0);
-    MOYE_NO_UNROLL
-    for (int i = 0; i < 2 * (kLast + 1); ++i) {
-      int const number = i / 2, half = i % 2;
+    auto const load = [&](int box) {
+      Box at;
+      at.load_present(warp, warp.args.epilogue.c, row_of(box), column_of(box));
+      return at;
+    };
+    Box next;
+    if constexpr (kIsAhead) {
+      mbarrier_wait(warp.landed, /*parity=*/0);
+    } else {
+      next = load(0);
+    }
+    MOYE_NO_UNROLL  // derivatives are long: one copy of them
+        for (int number = 0; number <= kLast; ++number) {
       unsigned char* const filled = warp.boxes[number % kBuffers];
-      Half result;
+      Box at;
       if constexpr (kIsAhead) {
-        result.read(filled, half, warp.lane);
+        at.read(filled, warp.lane);
       } else {
-        if (half == 0) {
-          at = next;
-          load_next(number < kLast ? number + 1 : number);
-          wait_for_boxes(warp, number, /*outputs=*/1);
-        }
-        result = at.half(half);
+        at = next;
+        next = load(number < kLast ? number + 1 : number);
+        wait_for_boxes(warp, number, /*outputs=*/1);
       }
-      float z[kHalf];
-      with_box<kColumns, uint16_t, kAtoms, /*kInBox=*/2>(i, [&](int first, int atom) {
-        MOYE_UNROLL
-        for (int k = 0; k < kHalf; ++k) {
-          z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, atom, _0{}));
-          MOYE_COMPUTED_HERE("+f", z[k]);  // as in store_activated()
-        }
-      });
-      result.multiply_by_derivative(warp, z);
-      result.fill(filled, half, warp.lane);
-      if (half == 1) store_results<uint16_t>(warp, filled, filled, /*outputs=*/1, column_of(number), row_of(number));
+      MOYE_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float z[kSums / 2];
+        with_box<kColumns, uint16_t, kAtoms>(number, [&](int first, int i) {
+          MOYE_UNROLL
+          for (int k = 0; k < kSums / 2; ++k) {
+            z[k] = warp.params.alpha * static_cast<float>(tCrC(first + half * (kSums / 2) + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);  // as in store_activated()
+          }
+        });
+        auto result = at.half(half);
+        result.multiply_by_derivative(warp, z);
+        result.fill(filled, half, warp.lane);
+      }
+      store_results<uint16_t>(warp, filled, filled, /*outputs=*/1, column_of(number), row_of(number));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // as in store_activated()
   }

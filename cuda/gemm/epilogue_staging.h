@@ -72,20 +72,17 @@ MOYE_DEVICE Warp computed_here(Warp warp) {
 
 // ---- sums
 
-/// f(the first sum of box `number`, its atom): accumulators are registers, and their indices constants. kInBox: parts
-/// of a box, which are numbered then.
-template <int kColumns, class Out, int kAtoms, int kInBox = 1, int kBegin = 0, class F>
+/// f(the first sum of box `number`, its atom): accumulators are registers, and their indices constants.
+template <int kColumns, class Out, int kAtoms, int kBegin = 0, class F>
 MOYE_DEVICE void with_box(int number, F const& f) {
-  constexpr int kBoxesN = ceil_div(kColumns, kBoxColumns<Out>), kEnd = kAtoms * kBoxesN * kInBox;
-  constexpr int kBox = kBegin / kInBox, kPart = kBegin % kInBox * (kBoxColumns<Out> / kInBox);
-  constexpr int kFirst = (first_column<kColumns, Out>(kBox % kBoxesN) + kPart) / 2;
+  constexpr int kBoxesN = ceil_div(kColumns, kBoxColumns<Out>), kEnd = kAtoms * kBoxesN;
   if constexpr (kBegin + 1 == kEnd) {
-    f(kFirst, kBox / kBoxesN);
+    f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
   } else {
     if (number == kBegin) {
-      f(kFirst, kBox / kBoxesN);
+      f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
     } else {
-      with_box<kColumns, Out, kAtoms, kInBox, kBegin + 1>(number, f);
+      with_box<kColumns, Out, kAtoms, kBegin + 1>(number, f);
     }
   }
 }

@@ -15,8 +15,7 @@ CLUSTER = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {2, 1}, 16}"
 A, C, BOX = "epilogue_ahead.h", "sm90_cooperative.cuh", "epilogue_box.h"
 RESIDUAL, C_IN_PLACE = ("out=bf16", "epilogue=4"), ("out=bf16", "epilogue=5")
 DERIVATIVE_AT_D = ("out=bf16", "epilogue=6")
-WAITS = "    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);\n"
-WAIT, LOADS = WAITS + "    MOYE_NO_UNROLL", "    if constexpr (!kIsAhead) load_next(0);"
+WAIT = "    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);\n"
 IN_D = "    if (row >= warp.place.end || column >= int(warp.args.n)) continue;\n"
 
 FENCED = "  sync_warp();\n  if constexpr (Warp::kScatters) {\n    if (warp.place.rows"
@@ -31,7 +30,7 @@ MUTANTS = [
         name="ahead_read_before_it_has_landed",
         file=E,
         old=WAIT,
-        new="    MOYE_NO_UNROLL",
+        new="",
         expect=race("ldmatrix", P, "TMA load", P),
     ),
     Mutant(
@@ -128,14 +127,14 @@ MUTANTS = [
     Mutant(
         name="ahead_read_from_the_next_box",
         file=E,
-        old="operand.read(box, half, warp.lane);",
-        new="operand.read(warp.boxes[(number + 1) % kBuffers], half, warp.lane);",
+        old="operand.read(box, warp.lane);",
+        new="operand.read(warp.boxes[(number + 1) % kBuffers], warp.lane);",
     ),
     Mutant(
         name="ahead_read_in_another_order",
         file=BOX,
-        old="j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle\n      SM75",
-        new="j * 2 + lane / 16);\n      SM75",
+        old="(j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle\n      SM75",
+        new="(j * 2 + lane / 16);\n      SM75",
         expect=race("stmatrix", P, "ldmatrix", P),  # of another lane
     ),
     Mutant(
@@ -217,15 +216,15 @@ MUTANTS = [
     Mutant(
         name="ahead_derivative_is_read_from_the_next_box",
         file=E,
-        old="result.read(filled, half, warp.lane);",
-        new="result.read(warp.boxes[(number + 1) % kBuffers], half, warp.lane);",
+        old="at.read(filled, warp.lane);",
+        new="at.read(warp.boxes[(number + 1) % kBuffers], warp.lane);",
         options=DERIVATIVE_AT_D,
     ),
     Mutant(
         name="ahead_derivative_is_read_before_c_has_landed",
         file=E,
-        old=WAITS + LOADS,
-        new=LOADS,
+        old="    if constexpr (kIsAhead) {\n      mbarrier_wait(warp.landed, /*parity=*/0);\n    } else {",
+        new="    if constexpr (kIsAhead) {\n    } else {",
         options=DERIVATIVE_AT_D,
         expect=race("ldmatrix", P, "TMA load", P),
     ),
@@ -247,8 +246,8 @@ MUTANTS = [
     Mutant(
         name="derivative_of_the_sums_of_the_other_half",
         file=E,
-        old="with_box<kColumns, uint16_t, kAtoms, /*kInBox=*/2>(i, ",
-        new="with_box<kColumns, uint16_t, kAtoms, /*kInBox=*/2>(i ^ 1, ",
+        old="tCrC(first + half * (kSums / 2) + k, i, _0{})",
+        new="tCrC(first + (1 - half) * (kSums / 2) + k, i, _0{})",
         options=DERIVATIVE_AT_D,
     ),
     Mutant(
@@ -269,8 +268,8 @@ MUTANTS = [
         name="derivative_at_the_box_before",
         row=TWO_BOXES_OF_FOUR,
         file=E,
-        old="load_next(number < kLast ? number + 1 : number);",
-        new="load_next(number);",
+        old="next = load(number < kLast ? number + 1 : number);",
+        new="next = load(number);",
         options=DERIVATIVE_AT_D,
     ),
     Mutant(
@@ -299,7 +298,7 @@ MUTANTS = [
         row=CLUSTER,
         file=E,
         old=WAIT,
-        new="    MOYE_NO_UNROLL",
+        new="",
         options=C_IN_PLACE,
         expect=race("ldmatrix", P, "TMA load", P),
     ),
