@@ -4,6 +4,8 @@
 JAX's policies, asked about the dot_general that a product of ours amounts to:
 
     jax.checkpoint(f, policy=jax_moye.checkpoint_policies.dots_saveable)
+
+Inside `jax_moye.intercept()` JAX's own do, and `jax_moye.optimize` needs none: it looks for products in what JAX made.
 """
 
 from jax_moye._api.checkpoint_policies import as_dot_general as as_dot_general

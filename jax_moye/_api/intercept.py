@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax.extend.core.primitives import dot_general_p
+from jax.extend.core.primitives import dot_general_p, remat_p
 
 from jax_moye import _compat
+from jax_moye._api.checkpoint_policies import as_dot_general
 from jax_moye._api.dot_general import dot_general
 from jax_moye._api.optimize import optimize
 from jax_moye._api.ragged_dot import ragged_dot_general
@@ -138,6 +139,7 @@ def _hook_products() -> Callable[[], Any]:
     unhooks = [
         _compat.hook(dot_general_p, functools.partial(_take, dot_general)),
         _compat.hook(_compat.ragged_dot_general_p(), functools.partial(_take, ragged_dot_general)),
+        _compat.hook(remat_p, _checkpoint),
     ]
     return lambda: [unhook() for unhook in unhooks]
 
@@ -156,6 +158,16 @@ def _take(ours: Callable[..., Any], original: Callable[..., Any], *operands_and_
     for interception in of_thread.stack:
         interception.calls += 1
     return ours(*operands, **params)
+
+
+def _checkpoint(original: Callable[..., Any], *operands_and_params: Any) -> Any:
+    """What jax.checkpoint does: its policy is asked about our products as it would be about JAX's."""
+    *operands, params = operands_and_params
+    of_thread, policy = _active.of_thread, params.get("policy")
+    of_thread.tidy()
+    if of_thread.stack and policy is not None:
+        params = params | {"policy": as_dot_general(policy)}
+    return original(*operands, **params)
 
 
 def _jit(original: Callable[..., Any], fun: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -200,8 +212,8 @@ def intercept(*, optimize: bool = False) -> Iterator[Interception]:
 
     That is `@`, `jnp.matmul`, `jnp.dot`, `jnp.einsum`, `jnp.tensordot`, and the layers of any library, whichever name
     for `lax.dot_general` they hold: what is replaced is the primitive below it. So is that of `jax.lax.ragged_dot` and
-    `jax.lax.ragged_dot_general`, by `jax_moye.ragged_dot_general`. Options come from around the block:
-    `with jax_moye.options(...), jax_moye.intercept():`.
+    `jax.lax.ragged_dot_general`, by `jax_moye.ragged_dot_general`. Policies of `jax.checkpoint` see `lax.dot_general`
+    in each product. Options come from around the block: `with jax_moye.options(...), jax_moye.intercept():`.
 
     A function that was jitted before is traced again inside, and its old program is used again outside: being inside is
     part of the key of JAX's caches. What was traced inside stays ours when it runs outside, as the second half of

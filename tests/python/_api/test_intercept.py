@@ -84,6 +84,24 @@ def test_derivatives(xw):
     jax.tree.map(np.testing.assert_allclose, vjp(jnp.float32(1)), expected)  # the second half, outside
 
 
+@pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_policies_of_checkpoint_see_products(xw, policy, batched):
+    """As many products as JAX's own program has: else all that a policy saves is computed again."""
+    x, w = xw
+    layers = jax.checkpoint(
+        lambda x, w: jnp.sin(jnp.sin(x @ w) @ w.T).sum(), policy=getattr(jax.checkpoint_policies, policy)
+    )
+    fun = jax.grad(lambda x, w: jax.vmap(layers)(x, w).sum() if batched else layers(x, w))
+    args = (jnp.stack([x, x]), jnp.stack([w, w])) if batched else (x, w)
+    products, expected = theirs(fun, *args), fun(*args)
+    with jax_moye.intercept():
+        assert (ours(fun, *args), theirs(fun, *args)) == (products, 0)
+        assert ours(jax.jit(fun), *args) == products
+        np.testing.assert_allclose(fun(*args), expected, rtol=1e-6)
+    assert theirs(fun, *args) == products
+
+
 @pytest.mark.parametrize("implementation", ["moye", "xla"])
 def test_strict_promotion(rng, implementation):
     """A program that promotes nothing promotes nothing: the result's dtype is asked for, the derivatives' follow."""
