@@ -119,6 +119,11 @@ def looked_into(equation: Any) -> Jaxpr | None:
     return inner_of(equation)
 
 
+def is_checkpoint(equation: Any) -> bool:
+    """Whether an equation is a checkpoint that is looked into."""
+    return inner_of(equation) is None and looked_into(equation) is not None
+
+
 def inlined(jaxpr: Jaxpr, calls: Collection[Any], inner: Callable[[Any], Jaxpr | None] = inner_of) -> Jaxpr:
     """The same program with the equations of some calls, whose names stay, in the place of the calls.
 

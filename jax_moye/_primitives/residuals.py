@@ -24,6 +24,7 @@ behind a product in the first loop is what it was without derivatives.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -246,8 +247,9 @@ def _changes_of_pairs(
     """
     program = Program(equations, jaxpr.outvars)
     readers = {x for y in Scan(equations[index]).stacked_results for x in program.readers.get(y, ())}
-    for reader in sorted(x for x in readers if x < len(equations) and is_known(equations[x])):
-        pair = rewritten_pair(program, index, reader, rewrite)
+    loops = sorted(x for x in readers if x < len(equations) and is_known(equations[x]))
+    for reader, keeps_checkpoints in itertools.product(loops, (False, True)):
+        pair = rewritten_pair(program, index, reader, rewrite, keeps_checkpoints)
         trial = [pair.get(i, one) for i, one in enumerate(equations)]
         pair |= _changes(jaxpr, trial, index) if pair else {}
         if pair and _stacked_bytes(pair[index]) < _stacked_bytes(changes.get(index, equations[index])):

@@ -7,8 +7,9 @@ weights of 8 and 4 bits. Before that, needed_parts.py makes products of which a 
 calls that stand between a product and what it takes in, residuals.py says what a loop need not stack for its
 derivative, and hoisted_products.py which products stand outside of a loop; behind it views.py says which operands are
 read as parts of larger arrays, and attention_joined.py which gradients of attention are written as such. Attention
-comes first: attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is
-given the mask (known_constants.py, small_masks.py). Four are about what is in memory, whoever computes it:
+comes first: attention_finding.py takes its products, also of two loops together (scan_pairs.py), where a checkpoint
+saves a part (attention_saved.py), and where a body is given the mask (known_constants.py, small_masks.py). Four are
+about what is in memory, whoever computes it:
 relu_masks.py lets relu's derivative read its result, one_hot.py keeps the derivative of a loss by labels out of it, and
 at the end recomputed.py what an activation and its derivative have in common, and empty_stacks.py the zeros that a
 scan's stacks begin with.
@@ -25,6 +26,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax_moye._primitives.attention_across_calls import with_parts_together
 from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.attention_joined import with_joined_gradients
+from jax_moye._primitives.attention_saved import with_saved_attention
 from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
 from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
@@ -127,7 +129,7 @@ def _opened(
         def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
             return _rewritten(one, parameters, in_loop, [False] * len(one.invars), has_attention=False)
 
-        return with_attention(one, parameters, as_it_was)
+        return with_saved_attention(one, lambda program: with_attention(program, parameters, as_it_was))
 
     def of_two_loops(one: Jaxpr) -> Jaxpr:
         return with_fewer_residuals(found(one, True), of_two_loops)
