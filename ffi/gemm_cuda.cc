@@ -54,11 +54,12 @@ std::string_view config_of(XLA_FFI_Attrs const& attributes) {
   return {};
 }
 
-/// Once for each call of an executable, when XLA makes or loads it.
+/// Once for each call of an executable, when XLA makes or loads it. No exception leaves it: the launch loads what is
+/// not loaded here, or says why not.
 template <class Target>
 XLA_FFI_Error* instantiate(XLA_FFI_CallFrame* frame) {
   if (asks_for_metadata(frame)) return execute<Target>(frame);
-  load_kernels(config_of(frame->attrs));
+  guarded({}, [&] { return load_kernels(config_of(frame->attrs)), ffi::Error::Success(); });
   return nullptr;
 }
 
