@@ -4,7 +4,7 @@
 
 XLA computes that sum in f32, and writes it as large as the arrays together are. It is rounded to 16 bits where the
 program rounds as much: where it rounds the scores, and their sum with the last of the biases. The bias is no larger
-than both together, and so is what rounding takes from it.
+than both together, and so is what rounding takes from it. In float16, though, it may be infinite where both are not.
 
 A kernel's derivative is that of the scores behind the scale. The program's own equations make of it what it is in front
 of the scale, and in the types that gradients are summed in.
@@ -65,7 +65,12 @@ def bias_operand(program: Program, search: Search, row: str) -> MadeOperand | No
 
 
 def _may_be_rounded(search: Search, biases: tuple[Bias, ...]) -> bool:
-    """Whether the sum of biases has as many bits as the queries, if it is one of the program's or is exact."""
+    """Whether the sum of biases has as many bits as the queries, if it is one of the program's or is exact.
+
+    Not of float16, in which biases together may be infinite where they and a score are not.
+    """
+    if search.dtype == jnp.float16:
+        return False
     if search.product_dtype == biases[-1].sum_dtype == search.dtype:
         return True
     is_alone = len(biases) == 1 and biases[0].variable.aval.dtype == search.dtype == jnp.bfloat16

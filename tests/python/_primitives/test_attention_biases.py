@@ -186,6 +186,15 @@ def test_is_found(rng, monkeypatch, name):
     assert alone[:2] == ((shape, dtype), ("o",))
 
 
+def test_of_float16_it_has_32_bits(rng, monkeypatch):
+    """Together the biases are below -65504, and with a score they are not: in float16 nothing would be left of it."""
+    use_fake_rows(monkeypatch)
+    q, k, v, _ = operands(rng, (B, T, T, H, H, D), jnp.float16)
+    given = q, k, v, jnp.full((B, T), -65000, jnp.float16), jnp.full((H, T, T), -600, jnp.float16)
+    (found,) = _found(_of_16_bits, *given)
+    assert found[0] == (WHOLE, "float32")
+
+
 @needs_rows
 @pytest.mark.parametrize("name", FORMS)
 def test_in_the_emulator(rng, name):
