@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
@@ -69,7 +70,7 @@ class SameValues:
                 made = [self.of(x, inside) for x in body.outvars]
             elif is_same(one) and len(given) == 1 and one.outvars[0].aval == one.invars[0].aval:
                 made = given
-            elif one.primitive.name == "convert_element_type" and isinstance(given[0], _Number):
+            elif one.primitive.name == "convert_element_type" and _converts_a_number(given[0], one.params["new_dtype"]):
                 made = [_number(given[0].value.astype(one.params["new_dtype"]))]
             else:
                 made = self._made_by(one, given)
@@ -86,6 +87,13 @@ class SameValues:
                 return before
         known.append((equation.params, made))
         return made
+
+
+def _converts_a_number(given: Any, dtype: Any) -> bool:
+    """Whether NumPy makes of it what XLA does: an integer of a float that is too large is each one's own."""
+    if not isinstance(given, _Number):
+        return False
+    return not (jnp.issubdtype(given.dtype, jnp.inexact) and jnp.issubdtype(dtype, jnp.integer))
 
 
 def _has_jaxpr(value: Any) -> bool:

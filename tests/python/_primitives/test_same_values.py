@@ -51,6 +51,17 @@ def test_numbers_of_types():
     assert first is not third
 
 
+def test_integers_of_floats_are_nobody_elses():
+    """NumPy and XLA make other integers of floats that are too large; other conversions are the numbers they make."""
+    literal = lambda number: jax.make_jaxpr(lambda: number)().jaxpr.outvars[0]  # noqa: E731
+    for dtype, is_known in ((jnp.bfloat16, True), (jnp.int32, False)):
+        (one,) = jax.make_jaxpr(lambda x, dtype=dtype: x.astype(dtype))(jnp.float32(0)).jaxpr.eqns
+        values = SameValues()
+        values.look_at([one.replace(invars=[literal(np.float32(3))])], values.numbers)
+        expected = values.of(literal(np.float32(3).astype(dtype)), values.numbers)
+        assert (values.of(one.outvars[0], values.numbers) == expected) == is_known
+
+
 def test_calls_are_what_is_in_them():
     first, second = number(lambda x: (jax.jit(lambda x: (jnp.cos(x) + 1, x))(x)[0], jnp.cos(x) + 1), X)
     assert first is second
