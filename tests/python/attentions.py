@@ -10,10 +10,11 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from python.support import UNIT
 
 import jax_moye
-from jax_moye._kernels.configs import ConfigTable, GemmConfig
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, attention_configs
 from jax_moye._primitives import rewriting
 from jax_moye._primitives.attention import rounded_to_tf32
 from jax_moye._primitives.attention_finding import _as_equations
@@ -48,6 +49,11 @@ def fake_row(dtype: str = "bf16", tile: tuple[int, int, int] = (128, 128, 64), g
 TILES = (128, 128, 128), (128, 128, 64), (64, 64, 128)
 FAKE = ConfigTable(
     fake_row(dtype, tile, one) for dtype in ("bf16", "f16", "tf32") for tile in TILES for one in (False, True)
+)
+
+
+needs_rows = pytest.mark.skipif(
+    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
 )
 
 

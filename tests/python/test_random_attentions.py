@@ -7,7 +7,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from python.attentions import ROUNDING, products_in_tf32
+from python.attentions import ROUNDING, needs_rows, products_in_tf32
 from python.generated_attentions import DROPPED, draw
 from python.spelled_attentions import EXACT
 
@@ -22,9 +22,6 @@ DROPPED_SEEDS = (0, 7, 8, 9)  # which are drawn with causal, with segments, in c
 BIASED_SEEDS = (0, 7, 9, 11)
 F32_SEEDS = (0, 2, 7, 8, 25, 41, 52, 294)
 WIDE = [(seed, scale) for seed in (7, 8) for scale in ("queries", "keys", "both")]
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 needs_tf32 = pytest.mark.skipif(
     len({config.kernel for config in attention_configs() if config.dtype == "tf32"}) < 2,
     reason="no rows of sm90_attention of TF32 in this build",

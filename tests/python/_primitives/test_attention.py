@@ -25,6 +25,7 @@ from python.attentions import (
     exact,
     fake_row,
     gradients,
+    needs_rows,
     operands,
     use_fake_rows,
 )
@@ -36,9 +37,6 @@ from jax_moye._primitives.attention import AttentionParams, delta_of, reference,
 from jax_moye._selection import attention as selection
 from jax_moye._selection.view import View
 
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 in_the_emulator = functools.partial(jax_moye.options, interpret=True)
 
 

@@ -10,17 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from python import float64
-from python.attentions import B, D, H, T, arrays, assert_as_exact, counts, mask_of, operands, use_fake_rows
+from python.attentions import B, D, H, T, arrays, assert_as_exact, counts, mask_of, needs_rows, operands, use_fake_rows
 
 import jax_moye
 from jax_moye._inspect.products import attentions_of
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives import attention_lowering
-
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 
 
 def _wide(q):

@@ -12,17 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from python.attentions import B, H, T, assert_as_exact, exact_behind, mask_of, operands, use_fake_rows
+from python.attentions import B, H, T, assert_as_exact, exact_behind, mask_of, needs_rows, operands, use_fake_rows
 
 import jax_moye
 from jax_moye._inspect.products import attentions_of
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives import attention_lowering
 
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 KEEP = 0.7
 ALL, SHARED = (B, H, T, T), (1, 1, T, T)  # of which weights are kept
 

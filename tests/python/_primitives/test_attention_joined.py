@@ -9,20 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Var
-from python.attentions import FORMS, arrays, assert_as_exact, exact
+from python.attentions import FORMS, arrays, assert_as_exact, exact, needs_rows
 from python.viewed import movements
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention_joined, rewriting
 from jax_moye._primitives.attention import attention_grad_p
 from jax_moye._selection.view import View
 
 B, T, H, N, D = 2, 24, 4, 2, 16  # batch, rows, heads of queries, of keys where they are in groups, head_dim
 TARGET = "jax_moye_joined_attention_grad_v1"
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 
 
 def by_split(x):

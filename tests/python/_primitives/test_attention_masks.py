@@ -10,16 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from python.attentions import B, D, H, S, T, arrays, assert_as_exact, counts, exact_behind, operands, use_fake_rows
+from python.attentions import (
+    B,
+    D,
+    H,
+    S,
+    T,
+    arrays,
+    assert_as_exact,
+    counts,
+    exact_behind,
+    needs_rows,
+    operands,
+    use_fake_rows,
+)
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention_finding
 from jax_moye._primitives.attention import attention_grad_p, attention_p
 
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 needs_flax = pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="flax is not installed")
 LOW = float(0.7 * jnp.finfo(jnp.float32).min)
 ROW, KEY = np.arange(T)[:, None], np.arange(S)[None]

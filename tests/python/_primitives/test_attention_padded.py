@@ -9,19 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from python import float64
-from python.attentions import assert_as_exact, counts, mask_of, use_fake_rows
+from python.attentions import assert_as_exact, counts, mask_of, needs_rows, use_fake_rows
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives.attention import attention_p
 from jax_moye._primitives.attention_lowering import contest
 from jax_moye._primitives.attention_padded import of_padded, resized
 from jax_moye._primitives.rewritten import Original
 from jax_moye._selection.request import Operand
 
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 B, T, H, D, E = 2, 40, 2, 24, 16
 SHAPES = (B, T, H, D), (B, T, H, D), (B, T, H, E), (B, T, H, E)
 

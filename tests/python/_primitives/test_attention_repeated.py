@@ -6,15 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.attentions import assert_as_exact, use_fake_rows
+from python.attentions import assert_as_exact, needs_rows, use_fake_rows
 from python.float64 import exact
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 B, T, S, N, G, D = 2, 5, 40, 2, 3, 16
 H = N * G
 

@@ -22,18 +22,15 @@ from python.attentions import (
     exact,
     gradients,
     mask_of,
+    needs_rows,
     operands,
     products_in_tf32,
     use_fake_rows,
 )
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives.equations import is_checkpoint
 
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 DOTS = jax.checkpoint_policies.checkpoint_dots
 WITHOUT_BATCHES = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 

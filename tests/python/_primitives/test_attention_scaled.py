@@ -8,17 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.attentions import arrays, assert_as_exact
+from python.attentions import arrays, assert_as_exact, needs_rows
 from python.viewed import movements
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 
 B, T, H, D = 2, 24, 4, 16  # batch, rows, heads, head_dim
 SHAPES = (B, T, 3 * H * D), (B, T, H, D)
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 
 
 def times_a_number(q, k):

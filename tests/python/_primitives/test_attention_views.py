@@ -10,19 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from python import float64
-from python.attentions import FORMS, arrays, assert_as_exact, exact, use_fake_rows
+from python.attentions import FORMS, arrays, assert_as_exact, exact, needs_rows, use_fake_rows
 from python.viewed import movements
 from python.viewed_attention import CASES, TARGETS, B, D, H, N, T, check, equations, viewed
 
 import jax_moye
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention_call
 from jax_moye._primitives.attention import attention_p
 
 JOINED = "jax_moye_joined_attention_grad_v1"
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 in_the_emulator = functools.partial(jax_moye.options, interpret=True)
 
 

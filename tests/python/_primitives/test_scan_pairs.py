@@ -26,24 +26,19 @@ from python.attention_layers import (
     scanned,
     weights,
 )
-from python.attentions import FAKE, FLAX, FORMS, GROUPED, assert_as_exact, counts, use_fake_rows
+from python.attentions import FAKE, FLAX, FORMS, GROUPED, assert_as_exact, counts, needs_rows, use_fake_rows
 from python.support import without_addresses
 
 import jax_moye
 from jax_moye._bench.models.images import vision_transformer
 from jax_moye._bench.models.parts import Random
 from jax_moye._bench.models.table import MODELS
-from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import rewriting
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
 from jax_moye._primitives.scan_pairs import rewritten_pair
 from jax_moye._primitives.scans import Scan, is_known
 from jax_moye._selection import attention as selection
-
-needs_rows = pytest.mark.skipif(
-    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
-)
 
 
 def mask_from_outside(x, blocks, is_known=True):
