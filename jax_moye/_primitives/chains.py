@@ -19,7 +19,8 @@ between them. In their order, each once unless said:
     others of its elements         and numbers alone, more than sums and multiples: a function that a kernel is
                                      compiled with (own_activation.py)
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign, written over where nobody needs it
-                                     any more (overwriting.py); behind a bias or an activation
+                                     any more (overwriting.py); behind a bias or an activation. Not an array that XLA
+                                     computes where the sum is (summands.py)
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
     a product, transposed, of a narrower type, with c: contract_p. All else: rewritten_p, which is the equations as
@@ -51,7 +52,7 @@ from jax_moye._primitives.patterns import Program, Template, as_number, aval_of,
 from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
-from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple
+from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple, is_fused_by_xla
 from jax_moye._selection.epilogue import (
     ACTIVATIONS,
     DERIVATIVES,
@@ -471,14 +472,19 @@ def _summed(program: Program, chain: Chain) -> Chain | None:
     variable, labels, members = as_copy(program, spec, chain.value, other) or (other, spec.out, [])
     if other.aval.shape != shape and variable is other and len(labels) == len(shape):  # of one element
         return None
+    is_whole = variable is other and other.aval.shape == shape
+    both = as_column_and_row(program, spec, chain.value, other) if is_sum or not is_minuend else None
+    is_lone = is_whole and (both is None or not chain.is_linear)
+    if is_lone and is_fused_by_xla(program, as_multiple(program, other)[0]):
+        return None
     if not chain.is_linear:
         residual = {"residual": (variable, labels)}
         return chain.extended([index, *members], out, operands={**chain.operands, **residual}) if is_sum else None
     operands, factor = {"c": (variable, labels)}, 1.0
-    if variable is other and other.aval.shape == shape:
+    if is_whole:
         variable, factor, members = as_multiple(program, other)
         operands = {"c": (variable, labels)}
-    if (is_sum or not is_minuend) and (both := as_column_and_row(program, spec, chain.value, other)) is not None:
+    if both is not None:
         operands, members = both
     return chain.extended(
         [index, *members],

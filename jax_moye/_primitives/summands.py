@@ -6,7 +6,12 @@ from typing import Any
 
 from jax.extend.core import Var
 
+from jax_moye._primitives.equations import SAME, is_elementwise
 from jax_moye._primitives.patterns import Program, as_broadcast, as_number, aval_of
+
+_IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)  # the result lies where the operand does
+# What XLA computes where it is read, beside what computes each element for itself.
+_READS = ("concatenate", "dynamic_slice", "gather", "iota", "pad", "rev", "slice", "transpose")
 
 
 def as_bias(
@@ -62,3 +67,16 @@ def as_multiple(program: Program, variable: Any) -> tuple[Any, float, list[int]]
         if number and is_array and 2.0**-100 < abs(number) < 2.0**100:
             return x, number, [index]
     return variable, 1.0, []
+
+
+def is_fused_by_xla(program: Program, variable: Any) -> bool:
+    """Whether XLA computes an array where it is added to a product, so that it never lies in memory.
+
+    A kernel that adds it would have it written there first, and reads it: as much as writing and reading the product
+    takes, which XLA adds in the fusion that computes the array (docs/performance.md, section 47). Nobody else reads
+    such an array, and no product writes it.
+    """
+    _, equation = program.maker(variable)
+    while equation is not None and equation.primitive.name in _IN_PLACE:
+        _, equation = program.maker(equation.invars[0])
+    return equation is not None and (is_elementwise(equation) or equation.primitive.name in _READS)

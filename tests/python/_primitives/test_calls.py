@@ -199,7 +199,7 @@ def sgd_gradients(x, w, v):
 def _with_a_later_array(x, w, v, *unused):
     """The parameters are made of what the checkpoint makes."""
     of_w, of_v = sgd_gradients(x, w, v)
-    return (w * jnp.sum(of_v)) - RATE * of_w
+    return lax.cumsum(w * jnp.sum(of_v)) - RATE * of_w
 
 
 STAYS = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from jax_moye._primitives.patterns import Program
-from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple
+from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple, is_fused_by_xla
 
 PLAIN = ("mk", "kn", "mn")
 BATCHED = ("bmk", "bkn", "bmn")
@@ -93,3 +94,27 @@ def test_a_multiple_is_an_array_and_a_number(fun, factor):
     x, found, members = as_multiple(program, other)
     assert (found, names(jaxpr, members)) == (factor, [] if factor == 1.0 else ["mul"])
     assert (x in jaxpr.invars) == (factor != 1.0)
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (lambda y, c: y + jnp.sin(c), True),
+        (lambda y, c: y + jax.jit(lambda c: jnp.where(c > 0, c, 0.0))(c), True),
+        (lambda y, c: y + c.astype(jnp.bfloat16).astype(jnp.float32).reshape(3, 4), True),
+        (lambda y, c: y + jnp.sin(c).reshape(4, 3).reshape(3, 4), True),
+        (lambda y, c: y + c[jnp.arange(3)[::-1]], True),  # a gather
+        (lambda y, c: y + c.reshape(4, 3).T, True),
+        (lambda y, c: y + c, False),  # given
+        (lambda y, c: y + c.reshape(-1).reshape(3, 4), False),
+        (lambda y, c: y + c @ jnp.ones((4, 4)), False),
+        (lambda y, c: y + (c @ jnp.ones((4, 4))).reshape(-1).reshape(3, 4), False),
+        (lambda y, c: y + lax.cumsum(c), False),
+        (lambda y, c: (lambda z: z.sum() * y + z)(jnp.sin(c)), False),  # somebody else reads it
+    ],
+)
+def test_xla_computes_where_it_is_read_what_nobody_else_reads(fun, expected):
+    jaxpr = jax.make_jaxpr(fun)(*[jax.ShapeDtypeStruct((3, 4), jnp.float32)] * 2).jaxpr
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    other = jaxpr.eqns[-1].invars[1]
+    assert is_fused_by_xla(program, other) == expected
