@@ -5,9 +5,9 @@
 Attention is measured likewise, when and how often as products are (contests.py).
 
 What is measured goes where `tune` writes: `decide` finds it there, now and in the next process. Nothing is measured for
-another machine, where the caller's contract leaves no choice, or where there is no memory to spare: the tables and the
-model decide then, as they do where anything goes wrong here. A thread of its own does it, where neither the contexts
-nor the options of the thread that traces are seen.
+another machine, where the caller's contract leaves no choice, where XLA is sure to be faster, or where there is no
+memory to spare: the tables and the model decide then, as they do where anything goes wrong here. A thread of its own
+does it, where neither the contexts nor the options of the thread that traces are seen.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from jax_moye._primitives.product_race import XlaProgram, is_plain, measured
 from jax_moye._selection import measurements
 from jax_moye._selection.attention import AttentionRequest
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import Decision, decide, signature_of
+from jax_moye._selection.cost import in_program_us
+from jax_moye._selection.decide import Decision, KernelCall, decide, signature_of
 from jax_moye._selection.entry import Entry, parse_entry
+from jax_moye._selection.leads import is_lost
 from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operands, Request, describe
 
@@ -72,6 +74,8 @@ def decide_by_measuring(
     call = decision.call
     is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
     if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
+        return decision
+    if decision.source == "model" and decision.kind == "xla" and _is_lost(decision, call):
         return decision
     of = signature_of(request, operands)
     variant = measurements.variant(request.spec, request.epilogue, request.beta, call.split)
@@ -145,6 +149,12 @@ def would_measure(request: Request | AttentionRequest, target: LoweringTarget) -
         and not request.deterministic
         and measurements.autotune_mode(request.autotune) == "on"
     )
+
+
+def _is_lost(decision: Decision, call: KernelCall) -> bool:
+    """Whether a decision for XLA by the models is so sure that a race would change nothing."""
+    times = decision.predicted
+    return times is not None and times.xla is not None and is_lost(call.problem, in_program_us(times.ours), times.xla)
 
 
 # ---------------------------------------------------------------------------------------------------- one measurement

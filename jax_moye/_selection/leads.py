@@ -1,4 +1,4 @@
-"""By how much a kernel has to be faster than XLA to compute a product in its place."""
+"""By how much a kernel has to be faster than XLA to compute a product in its place, and where none will be."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ _BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
 # A gradient of weights in f32 XLA computes alone by a library, and in a program by kernels of its own, which take in
 # the derivative of an activation in front of it: 20.7 us for what takes it 30.3 alone (section 42).
 _OF_GRADIENT = 0.1
+# TF32 products of fewer multiply-adds, of fewer rows or columns, or with a shorter k take XLA a few microseconds, often
+# in a fusion: of 132 that were raced none was won, nor one of five others whose time is predicted to be so many times
+# XLA's (section 47).
+_LEAST_TF32, _LEAST_SIDE, _LEAST_K, _MOST_TIMES = 3e7, 17, 9, 2.0
 
 
 def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, is_fused: bool = False) -> float:
@@ -42,3 +46,16 @@ def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, i
     if isinstance(problem, GemmProblem) and problem.batch > 1 and min(problem.m, problem.n) == 1:
         least += min(_FUSION_US / ours_us, _MOST_OF_FUSION)
     return least
+
+
+def is_lost(problem: GemmProblem, ours_us: float, xlas_us: float) -> bool:
+    """Whether XLA is so sure to be faster that nobody measures a product: that takes a second and more.
+
+    Args:
+      problem: that of the product.
+      ours_us: predicted microseconds of our fastest config in a program.
+      xlas_us: those of XLA.
+    """
+    p = problem
+    is_small = p.batch * p.m * p.n * p.k < _LEAST_TF32 or min(p.m, p.n) < _LEAST_SIDE or p.k < _LEAST_K
+    return (p.dtype == "tf32" and is_small) or ours_us > _MOST_TIMES * xlas_us

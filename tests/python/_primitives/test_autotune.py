@@ -135,6 +135,19 @@ def test_what_is_not_measured(gpu, options):
     assert gpu.calls == []
 
 
+def test_what_xla_is_sure_to_win_is_not_measured(gpu, monkeypatch):
+    asked = []
+    monkeypatch.setattr(autotune, "is_lost", lambda problem, *us: asked.append((problem.sizes, us)) or True)
+    assert lowered() == []
+    assert gpu.calls == []
+    ((sizes, (ours, xla)),) = asked
+    assert sizes == (1, 256, 128, 512)
+    assert 0 < xla < 1.23 * ours  # as the model has it, which leaves it to XLA
+    with jax_moye.options(implementation="moye"):  # who insists has no XLA to leave it to
+        lowered()
+    assert len(gpu.calls) == 1
+
+
 def test_other_programs_are_not_measured(gpu, monkeypatch):
     lowered(lambda a, b: jax_moye.matmul(a, b, config=able(explained(*SHAPE))[0]))
     with jax_moye.cuda_target(80):

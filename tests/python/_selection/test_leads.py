@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from python.measured import SHAPE, entry_of, explained
 
-from jax_moye._selection.leads import wins_by
+from jax_moye._selection.leads import is_lost, wins_by
 from jax_moye._selection.problem import GemmProblem
 
 
@@ -64,3 +64,25 @@ def test_more_is_asked_where_xla_computes_a_product_in_a_fusion(shape, us, share
     assert entry.is_won_by_ours("x")
     assert dataclasses.replace(entry, fused=("x",)).is_won_by_ours("x") == (share == 0)
     assert dataclasses.replace(entry, fused=("another signature",)).is_won_by_ours("x")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "ours", "xla", "lost"),
+    [
+        ("tf32", (32, 75, 64, 64), 4.0, 4.0, True),
+        ("tf32", (1, 512, 512, 512), 6.5, 6.5, False),
+        ("tf32", (1, 8192, 200, 8), 8.0, 8.0, True),
+        ("tf32", (1, 8192, 200, 200), 10.0, 10.0, False),
+        ("tf32", (1, 16, 4096, 4096), 10.0, 10.0, True),
+        ("tf32", (1, 4096, 16, 4096), 10.0, 10.0, True),
+        ("bf16", (1, 16, 4096, 4096), 10.0, 10.0, False),  # a decoding step's
+        ("bf16", (1, 64, 64, 64), 10.0, 6.0, False),
+        ("bf16", (1, 64, 64, 64), 10.0, 4.9, True),
+    ],
+)
+def test_what_xla_is_sure_to_win_is_not_measured(dtype, sizes, ours, xla, lost):
+    batch, m, n, k = sizes
+    strides = {"a_strides": (m * k, k, 1), "b_strides": (n * k, k, 1), "d_strides": (m * n, n, 1)}
+    out_dtype = "f32" if dtype == "tf32" else dtype
+    problem = GemmProblem(batch, m, n, k, **strides, dtype=dtype, out_dtype=out_dtype, swapped=False)
+    assert is_lost(problem, ours, xla) == lost
