@@ -19,8 +19,8 @@ between them. In their order, each once unless said:
     others of its elements         and numbers alone, more than sums and multiples: a function that a kernel is
                                      compiled with (own_activation.py)
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign, written over where nobody needs it
-                                     any more (overwriting.py); behind a bias or an activation. Not an array that XLA
-                                     computes where the sum is (summands.py)
+                                     any more (overwriting.py); behind a bias or an activation. Not where XLA computes
+                                     the array in the sum, or the sum in what reads it (summands.py)
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
     a product, transposed, of a narrower type, with c: contract_p. All else: rewritten_p, which is the equations as
@@ -52,7 +52,15 @@ from jax_moye._primitives.patterns import Program, Template, as_number, aval_of,
 from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
-from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple, is_fused_by_xla
+from jax_moye._primitives.summands import (
+    MOVES,
+    as_bias,
+    as_column_and_row,
+    as_copy,
+    as_multiple,
+    is_computed_where_read,
+    is_fused_by_xla,
+)
 from jax_moye._selection.epilogue import (
     ACTIVATIONS,
     DERIVATIVES,
@@ -63,8 +71,6 @@ from jax_moye._selection.epilogue import (
 )
 from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 
-# What changes no element, in front of who reads it.
-_MOVES = frozenset(("convert_element_type", "copy", "reshape", "squeeze", "transpose", "optimization_barrier"))
 _NAMES = tuple(name for name in ACTIVATIONS if name != "none")
 
 
@@ -268,7 +274,7 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
         found = (step(program, chain) for step in _STEPS)
         chain = next((longer for longer in found if longer is not None), None)
         is_just_named = chain is not None and chain.has_name and chain.is_linear and chain.alpha == 1
-        if chain is not None and chain.may_end and not is_just_named:
+        if chain is not None and chain.may_end and not is_just_named and not _is_xlas_sum(program, chain):
             whole = chain
     if whole is not None and whole.activation == "none" and not {"c", "residual"} & set(whole.operands):
         dtype = aval_of(whole.value).dtype
@@ -282,6 +288,11 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
     return None if whole is start and is_ours else whole
 
 
+def _is_xlas_sum(program: Program, chain: Chain) -> bool:
+    is_sum = chain.activation not in DERIVATIVES and not {"c", "residual"}.isdisjoint(chain.operands)
+    return is_sum and is_computed_where_read(program, chain.value)
+
+
 def _is_array(program: Program, before: Any, value: Any) -> bool:
     """Whether XLA writes the activation of another value: somebody reads more of it than elements for elements.
 
@@ -289,7 +300,7 @@ def _is_array(program: Program, before: Any, value: Any) -> bool:
     function is computed in XLA's kernel anyway: the square of relu, or a product with another array. What a loop stacks
     XLA would copy.
     """
-    return not program.is_stacked(before, value) and program.is_read_whole(value, _MOVES)
+    return not program.is_stacked(before, value) and program.is_read_whole(value, MOVES)
 
 
 def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:

@@ -1,4 +1,8 @@
-"""What is added to a product: an array that is the same along some dimensions of the result, or a multiple of one."""
+"""What is added to a product: an array that is the same along some dimensions of the result, or a multiple of one.
+
+And which sums are XLA's: a kernel of ours that adds an array saves nothing where XLA computes that array in the sum, or
+the sum in what reads it (docs/performance.md, section 47).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ from typing import Any
 
 from jax.extend.core import Var
 
-from jax_moye._primitives.equations import SAME, is_elementwise
-from jax_moye._primitives.patterns import Program, as_broadcast, as_number, aval_of
+from jax_moye._primitives.equations import SAME, is_elementwise, operands_of
+from jax_moye._primitives.patterns import PRODUCTS, Program, as_broadcast, as_number, aval_of
 
+# What changes no element, in front of who reads it.
+MOVES = frozenset(("convert_element_type", "copy", "reshape", "squeeze", "transpose", "optimization_barrier"))
 _IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)  # the result lies where the operand does
 # What XLA computes where it is read, beside what computes each element for itself.
 _READS = ("concatenate", "dynamic_slice", "gather", "iota", "pad", "rev", "slice", "transpose")
@@ -73,10 +79,34 @@ def is_fused_by_xla(program: Program, variable: Any) -> bool:
     """Whether XLA computes an array where it is added to a product, so that it never lies in memory.
 
     A kernel that adds it would have it written there first, and reads it: as much as writing and reading the product
-    takes, which XLA adds in the fusion that computes the array (docs/performance.md, section 47). Nobody else reads
-    such an array, and no product writes it.
+    takes, which XLA adds in the fusion that computes the array. Nobody else reads it, and no product writes it.
     """
     _, equation = program.maker(variable)
     while equation is not None and equation.primitive.name in _IN_PLACE:
         _, equation = program.maker(equation.invars[0])
     return equation is not None and (is_elementwise(equation) or equation.primitive.name in _READS)
+
+
+def is_computed_where_read(program: Program, value: Any) -> bool:
+    """Whether XLA computes a sum in what reads it, of elements alone: it never lies in memory.
+
+    The kernel there reads the product and the array in its place, and is there anyway. Not where another product is
+    added to the sum, or multiplied with it: that one's kernel may read it.
+    """
+    indices = program.readers.get(value, ())
+    readers = [program.equations[index] for index in indices if index < len(program.equations)]
+    beside = [x for one in readers if len(one.invars) == 2 for x in one.invars if x is not value]
+    return not program.is_read_whole(value, MOVES) and not any(_is_of_product(program, x) for x in beside)
+
+
+def _is_of_product(program: Program, value: Any) -> bool:
+    """Whether a product makes a value, in front of factors, conversions and what moves it."""
+    while isinstance(value, Var) and (index := program.made_by.get(value)) is not None:
+        equation: Any = program.equations[index]
+        if equation.primitive.name in PRODUCTS:
+            return True
+        operands = operands_of(equation)
+        if len(operands) != 1 or equation.primitive.name not in (*MOVES, *SAME, "mul", "div", "neg"):
+            return False
+        (value,) = operands
+    return False

@@ -12,6 +12,7 @@ from jax_moye._selection.leads import wins_by
 from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem
 
 Timed = GemmProblem | AttentionKey
+_ARRAYS = frozenset(("c", "residual", "kept"))  # words of a variant, read or written beside the result
 WRITTEN = " written for it: "  # in a signature, in front of the operands that XLA reads in an order of its own
 
 
@@ -64,7 +65,9 @@ class Entry:
         if xla is None or self.host_bound:
             return None
         ours = self.us[self.config]
-        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, of in self.fused)
+        words = {word.partition("[")[0] for word in self.variant.split()}
+        has_arrays = isinstance(self.problem, GemmProblem) and not _ARRAYS.isdisjoint(words)
+        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, of in self.fused, has_arrays)
 
     def nearest(self, of: str) -> str:
         """The signature whose times say most of a product: its own, else one with other operands written for XLA.

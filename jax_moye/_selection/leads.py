@@ -19,21 +19,32 @@ _BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
 # A gradient of weights in f32 XLA computes alone by a library, and in a program by kernels of its own, which take in
 # the derivative of an activation in front of it: 20.7 us for what takes it 30.3 alone (section 42).
 _OF_GRADIENT = 0.1
+# In a program a kernel's instructions are cold: other kernels ran since. Ours and XLA's lose some 2 us by it alike, and
+# ours as much again where an epilogue reads or writes an array beside the result: its loop is long (section 47).
+_COLD_US, _MOST_COLD = 3.0, 0.08
 # TF32 products of fewer multiply-adds, of fewer rows or columns, or with a shorter k take XLA a few microseconds, often
 # in a fusion: of 132 that were raced none was won, nor one of five others whose time is predicted to be so many times
 # XLA's (section 47).
 _LEAST_TF32, _LEAST_SIDE, _LEAST_K, _MOST_TIMES = 3e7, 17, 9, 2.0
 
 
-def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, is_fused: bool = False) -> float:
+def wins_by(
+    ours_us: float,
+    problem: GemmProblem | AttentionKey | None = None,
+    is_fused: bool = False,
+    has_arrays: bool = False,
+) -> float:
     """How many times ours XLA's measured time must be at least for a product to be ours.
 
     Args:
       ours_us: microseconds of our fastest config.
       problem: that of the product; None of one that XLA computes by itself.
       is_fused: XLA computed the product in a fusion.
+      has_arrays: its epilogue reads c or a residual, or writes a pre-activation.
     """
     least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
+    if has_arrays:
+        least += min(_COLD_US / ours_us, _MOST_COLD)
     if is_fused and isinstance(problem, GemmProblem):
         share = 2 * problem.result_bytes / _BYTES_PER_US / ours_us
         least += min(share, _MOST_OF_RESULT) if share >= _COUNTS else 0.0

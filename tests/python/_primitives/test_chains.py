@@ -447,6 +447,7 @@ NOT_TAKEN = {
         lambda x, w, b, r: jax.nn.relu(product(x, w) + b) + jnp.sin(r),
         None,
     ),
+    "a sum that XLA computes in what reads it": ("xwr", lambda x, w, r: (product(x, w) + r) * r, ["dot_general"]),
     "a residual less": ("xwr", lambda x, w, r: jax.nn.relu(product(x, w)) - r, None),
     "a name": ("xw", lambda x, w: checkpoint_name(product(x, w), "y"), ["dot_general"]),
     "a name and a transpose": ("xw", lambda x, w: checkpoint_name(product(x, w), "y").T, ["dot_general"]),

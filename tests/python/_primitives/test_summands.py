@@ -8,7 +8,14 @@ import pytest
 from jax import lax
 
 from jax_moye._primitives.patterns import Program
-from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple, is_fused_by_xla
+from jax_moye._primitives.summands import (
+    as_bias,
+    as_column_and_row,
+    as_copy,
+    as_multiple,
+    is_computed_where_read,
+    is_fused_by_xla,
+)
 
 PLAIN = ("mk", "kn", "mn")
 BATCHED = ("bmk", "bkn", "bmn")
@@ -118,3 +125,30 @@ def test_xla_computes_where_it_is_read_what_nobody_else_reads(fun, expected):
     program = Program(jaxpr.eqns, jaxpr.outvars)
     other = jaxpr.eqns[-1].invars[1]
     assert is_fused_by_xla(program, other) == expected
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (lambda y, c, w: jnp.sin(y + c), True),
+        (lambda y, c, w: (lambda s: (jnp.sin(s), jnp.cos(s)))(y + c), True),
+        (lambda y, c, w: jnp.sum(jnp.square(y + c)), True),
+        (lambda y, c, w: jax.jit(jnp.tanh)(y + c), True),
+        (lambda y, c, w: (y + c) * w, True),
+        (lambda y, c, w: y + c, False),  # a result
+        (lambda y, c, w: (y + c).T, False),
+        (lambda y, c, w: (y + c) @ w, False),
+        (lambda y, c, w: (y + c).astype(jnp.bfloat16) @ w.astype(jnp.bfloat16), False),
+        (lambda y, c, w: jnp.sum(y + c), False),  # a norm's, whose kernel may not read what another one reads, too
+        (lambda y, c, w: (lambda s: (jnp.sin(s), s))(y + c), False),
+        (lambda y, c, w: (y + c) + w @ w, False),  # the other product's kernel reads it
+        (lambda y, c, w: (y + c) * (0.5 * (w @ w).T), False),
+        (lambda y, c, w: (y + c) * jnp.sin(w @ w), True),
+        (lambda y, c, w: lax.scan(lambda s, _: (s, s), y + c, None, length=2), False),
+    ],
+)
+def test_xla_computes_a_sum_where_elements_are_made_of_it(fun, expected):
+    jaxpr = jax.make_jaxpr(fun)(*[jax.ShapeDtypeStruct((4, 4), jnp.float32)] * 3).jaxpr
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    value = next(x.outvars[0] for x in jaxpr.eqns if x.primitive.name == "add" and x.invars[0] is jaxpr.invars[0])
+    assert is_computed_where_read(program, value) == expected

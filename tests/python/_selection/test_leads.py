@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from python.measured import SHAPE, entry_of, explained
 
+from jax_moye._selection.entry import parse_entry
 from jax_moye._selection.leads import is_lost, wins_by
 from jax_moye._selection.problem import GemmProblem
 
@@ -64,6 +65,31 @@ def test_more_is_asked_where_xla_computes_a_product_in_a_fusion(shape, us, share
     assert entry.is_won_by_ours("x")
     assert dataclasses.replace(entry, fused=("x",)).is_won_by_ours("x") == (share == 0)
     assert dataclasses.replace(entry, fused=("another signature",)).is_won_by_ours("x")
+
+
+@pytest.mark.parametrize(("us", "more"), [(10.0, 0.08), (30.0, 0.08), (60.0, 0.05), (300.0, 0.01)])
+@pytest.mark.parametrize(
+    ("variant", "has_arrays"),
+    [
+        ("c", True),
+        ("none bias residual", True),
+        ("gelu_tanh bias kept", True),
+        ("d_silu c", True),
+        ("none c[0]", True),
+        ("", False),
+        ("gelu_tanh bias", False),
+        ("silu second_b", False),
+    ],
+)
+def test_more_is_asked_of_epilogues_with_arrays(us, more, variant, has_arrays):
+    """Their instructions are many, and cold in a program."""
+    strides = {"a_strides": [0, 512, 1], "b_strides": [0, 512, 1], "d_strides": [0, 512, 1]}
+    dtypes = {"dtype": "bf16", "out_dtype": "bf16", "accumulator": "f32", "swapped": False, "epilogue": True}
+    least = 1.02 + min(1.5 / us, 0.15) + more * has_arrays
+    for lead, is_won in ((least + 1e-6, True), (least - 1e-6, False)):
+        raw = {"problem": {"batch": 1, "m": 512, "n": 512, "k": 512, **strides, **dtypes}, "variant": variant}
+        raw |= {"config": "one", "row": "", "us": {"one": us}, "xla_us": {"a": us * lead}, "host_bound": False}
+        assert parse_entry({**raw, "date": "2026-01-01"}).is_won_by_ours("a") == is_won
 
 
 @pytest.mark.parametrize(
