@@ -289,8 +289,10 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
 
 
 def _is_xlas_sum(program: Program, chain: Chain) -> bool:
-    is_sum = chain.activation not in DERIVATIVES and not {"c", "residual"}.isdisjoint(chain.operands)
-    return is_sum and is_computed_where_read(program, chain.value)
+    added = chain.operands.get("residual") or chain.operands.get("c")
+    if chain.activation in DERIVATIVES or added is None:
+        return False
+    return is_computed_where_read(program, chain.value, added[0])
 
 
 def _is_array(program: Program, before: Any, value: Any) -> bool:

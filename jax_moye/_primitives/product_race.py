@@ -15,6 +15,7 @@ import datetime
 import functools
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
 # timed, and name another config the fastest than a program's long runs do: section 35 of docs/performance.md.
 _POWERFUL = 2e10
 _RESTING = RACE._replace(round_ms=0.4, idle_ms=4.0)
+_ADDS_PARTS = re.compile(r"%\S*reduce\S* = .* fusion\([^)]*%gemm_fusion")  # in HLO: a kernel of what another one made
 _SIDES = {"a": "a", "b": "b", SECOND_B: "b"}  # of the problem, whose lines may be padded
 
 _logger = logging.getLogger("jax_moye")
@@ -65,6 +67,23 @@ class Joined(NamedTuple):
 
 
 XlaProgram = Callable[..., Any] | Joined
+
+
+class ByXla(NamedTuple):
+    """How XLA computes a product.
+
+    Attributes:
+      is_fused: in a fusion, which takes in what stands behind the product, if that is XLA's; not by a library.
+      is_parted: in parts of k, which another kernel adds up; in a program that is one with what stands behind.
+    """
+
+    is_fused: bool = False
+    is_parted: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> ByXla:
+        """What a compiled program says of it."""
+        return cls("__cublas" not in text, _ADDS_PARTS.search(text) is not None)
 
 
 class InterruptedMeasurementError(Exception):
@@ -161,7 +180,7 @@ def measured(
         beta=request.beta if epilogue is None else epilogue.beta,
     )
     xlas = functools.partial(_xla_contender, operands=operands, swapped=problem.swapped, xla=xla, others=others)
-    rival, is_fused, contenders = None, False, []
+    rival, by_xla, contenders = None, ByXla(), []
     with jax.enable_x64(True), contextlib.ExitStack() as opened:
         for read, configs in _by_what_they_read(problem, candidates).items():
             strides = dict(layout.strides) | {
@@ -173,9 +192,9 @@ def measured(
             if not request.insists and read is not problem:
                 _, theirs, _ = xlas(product, padded=(problem, read))
             elif not request.insists:
-                rival, theirs, is_fused = xlas(product)
+                rival, theirs, by_xla = xlas(product)
                 if request.xlas_orders != (None, None):  # other numbers then
-                    rival, _, is_fused = xlas(product, orders=request.xlas_orders)
+                    rival, _, by_xla = xlas(product, orders=request.xlas_orders)
             contenders += _ours(product, names, theirs, stop, _padding_us(problem, read))
         interrupt([*contenders, *([] if rival is None else [rival])], stop)
         found = race(contenders, rival, race_of(layout.flops))
@@ -183,8 +202,9 @@ def measured(
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
         raise RuntimeError("no config computes it as XLA does")
-    is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
-    return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead, is_fused=is_fused)
+    is_alone = (epilogue is None or epilogue.is_nothing) and request.beta == 0
+    xlas_us, how = found.us.get("xla"), by_xla if is_alone else None
+    return new_entry(request, operands, call, candidates, us, xlas_us, found.lead, by_xla=how)
 
 
 def _by_what_they_read(problem: GemmProblem, candidates: Sequence[GemmConfig]) -> dict[GemmProblem, list[GemmConfig]]:
@@ -251,7 +271,7 @@ def new_entry(
     xla_us: float | None,
     lead: float | None,
     host_bound: bool = False,
-    is_fused: bool = False,
+    by_xla: ByXla | None = None,
 ) -> Entry:
     """What is kept of a measurement, by lowering and by `tune`.
 
@@ -264,8 +284,9 @@ def new_entry(
       xla_us: of XLA; None where it has no time.
       lead: as `rounds.Outcome` has it.
       host_bound: likewise.
-      is_fused: XLA computes it in a fusion, which takes in what stands behind the product, if that is XLA's.
+      by_xla: how XLA computes it; None where that says nothing of a product alone.
     """
+    by_xla = by_xla or ByXla()
     tie = _HOST_BOUND_TIE if host_bound else TIE
     best = next(config for config in candidates if us.get(config.name, math.inf) <= tie * min(us.values()))
     signature = signature_of(request, operands)
@@ -279,7 +300,8 @@ def new_entry(
         host_bound=host_bound,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         lead={} if lead is None else {signature: significant(lead)},
-        fused=(signature,) if is_fused else (),
+        fused=(signature,) if by_xla.is_fused else (),
+        parted=(signature,) if by_xla.is_parted else (),
     )
 
 
@@ -309,8 +331,8 @@ def _xla_contender(
     others: Mapping[str, Sequence[int]],
     orders: Permutations = (None, None),
     padded: tuple[GemmProblem, GemmProblem] | None = None,
-) -> tuple[Contender, np.ndarray, bool]:
-    """XLA's program, a sample of its result on the first operands, and whether no library computes it.
+) -> tuple[Contender, np.ndarray, ByXla]:
+    """XLA's program, a sample of its result on the first operands, and how it computes it.
 
     Args:
       product: has the arrays.
@@ -361,4 +383,4 @@ def _xla_contender(
     program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
     result = jax.block_until_ready(jax.tree.leaves(contender.run(0))[0])  # of what is kept, too, the first is d
-    return contender, product.sample(result), "__cublas" not in (program.as_text() or "")
+    return contender, product.sample(result), ByXla.of(program.as_text() or "")

@@ -87,16 +87,22 @@ def is_fused_by_xla(program: Program, variable: Any) -> bool:
     return equation is not None and (is_elementwise(equation) or equation.primitive.name in _READS)
 
 
-def is_computed_where_read(program: Program, value: Any) -> bool:
-    """Whether XLA computes a sum in what reads it, of elements alone: it never lies in memory.
+def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
+    """Whether XLA computes a product and an array in what reads it, of elements alone: it never lies in memory.
 
-    The kernel there reads the product and the array in its place, and is there anyway. Not where another product is
-    added to the sum, or multiplied with it: that one's kernel may read it.
+    The kernel there reads both in its place, and is there anyway. Not where the array is a product, too, or the sum is
+    added to one or multiplied with it: one kernel of ours does more than XLA's then.
+
+    Args:
+      program: where it stands.
+      value: the sum.
+      added: the array.
     """
     indices = program.readers.get(value, ())
     readers = [program.equations[index] for index in indices if index < len(program.equations)]
     beside = [x for one in readers if len(one.invars) == 2 for x in one.invars if x is not value]
-    return not program.is_read_whole(value, MOVES) and not any(_is_of_product(program, x) for x in beside)
+    is_of_two = any(_is_of_product(program, x) for x in (added, *beside))
+    return not is_of_two and not program.is_read_whole(value, MOVES)
 
 
 def _is_of_product(program: Program, value: Any) -> bool:

@@ -29,6 +29,7 @@ class Entry:
       xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
       lead: what XLA's time is times ours at least, by the same: the low end of the interval (95 %) of that ratio.
       fused: those of the same by which XLA computed the product in a fusion, not by a library.
+      parted: those of these where a kernel behind it added up parts of k.
       host_bound: the host may have been what was timed: no reason to leave the product to XLA.
       date: of the measurement, ISO 8601.
     """
@@ -43,6 +44,7 @@ class Entry:
     date: str
     lead: Mapping[str, float] = dataclasses.field(default_factory=dict)
     fused: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Timed, str]:
@@ -52,7 +54,12 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """As in a file."""
         times = {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
-        return dataclasses.asdict(self) | {"problem": self.problem.to_dict(), "fused": [*self.fused]} | times
+        return (
+            dataclasses.asdict(self)
+            | {"problem": self.problem.to_dict(), "fused": [*self.fused]}
+            | times
+            | {"parted": [*self.parted]}
+        )
 
     def is_won_by_ours(self, of: str) -> bool | None:
         """Whether our best is so much faster than XLA that it computes the product; None where nobody can say.
@@ -67,7 +74,8 @@ class Entry:
         ours = self.us[self.config]
         words = {word.partition("[")[0] for word in self.variant.split()}
         has_arrays = isinstance(self.problem, GemmProblem) and not _ARRAYS.isdisjoint(words)
-        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, of in self.fused, has_arrays)
+        of_xla = {"is_fused": of in self.fused, "is_parted": of in self.parted}
+        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, **of_xla, has_arrays=has_arrays)
 
     def nearest(self, of: str) -> str:
         """The signature whose times say most of a product: its own, else one with other operands written for XLA.
@@ -90,6 +98,7 @@ class Entry:
             xla_us={of: us for of, us in before.xla_us.items() if of in others} | dict(self.xla_us),
             lead={of: lead for of, lead in before.lead.items() if of in others} | dict(self.lead),
             fused=(*(of for of in before.fused if of in others), *self.fused),
+            parted=(*(of for of in before.parted if of in others), *self.parted),
         )
 
 
@@ -136,14 +145,16 @@ def parse_entry(raw: Any) -> Entry:
       ValueError: it is something else.
     """
     fields = {field.name for field in dataclasses.fields(Entry)}
-    later = {"lead", "fused"}  # older files have none
+    later = {"lead", "fused", "parted"}  # older files have none
     check(isinstance(raw, dict) and set(raw) | later == fields, "an entry has other fields")
     for name in ("variant", "config", "row", "date"):
         check(isinstance(raw[name], str), f"{name} is no text")
     check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
     us, xla_us, lead = (_times(raw.get(name, {}), name) for name in ("us", "xla_us", "lead"))
     check(raw["config"] in us, "its config has no time")
-    fused = raw.get("fused", [])
-    check(isinstance(fused, list) and all(isinstance(x, str) for x in fused), "fused are no signatures")
+    fused, parted = raw.get("fused", []), raw.get("parted", [])
+    for name, of in (("fused", fused), ("parted", parted)):
+        check(isinstance(of, list) and all(isinstance(x, str) for x in of), f"{name} are no signatures")
     problem = parse_attention(raw["problem"]) if is_attention(raw["problem"]) else _problem(raw["problem"])
-    return Entry(**raw | {"problem": problem, "us": us, "xla_us": xla_us, "lead": lead, "fused": tuple(fused)})
+    by_xla = {"xla_us": xla_us, "lead": lead, "fused": tuple(fused), "parted": tuple(parted)}
+    return Entry(**raw | {"problem": problem, "us": us} | by_xla)

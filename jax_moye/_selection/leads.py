@@ -19,6 +19,9 @@ _BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
 # A gradient of weights in f32 XLA computes alone by a library, and in a program by kernels of its own, which take in
 # the derivative of an activation in front of it: 20.7 us for what takes it 30.3 alone (section 42).
 _OF_GRADIENT = 0.1
+# Where XLA's kernel computes parts of k, another one adds them up: in a program that is one with what stands behind the
+# product, where a kernel of ours is one more. A step of decoding lost 2 % to such products (section 47).
+_PARTS_US, _MOST_OF_PARTS = 1.5, 0.15
 # In a program a kernel's instructions are cold: other kernels ran since. Ours and XLA's lose some 2 us by it alike, and
 # ours as much again where an epilogue reads or writes an array beside the result: its loop is long (section 47).
 _COLD_US, _MOST_COLD = 3.0, 0.08
@@ -32,6 +35,7 @@ def wins_by(
     ours_us: float,
     problem: GemmProblem | AttentionKey | None = None,
     is_fused: bool = False,
+    is_parted: bool = False,
     has_arrays: bool = False,
 ) -> float:
     """How many times ours XLA's measured time must be at least for a product to be ours.
@@ -40,9 +44,12 @@ def wins_by(
       ours_us: microseconds of our fastest config.
       problem: that of the product; None of one that XLA computes by itself.
       is_fused: XLA computed the product in a fusion.
+      is_parted: another kernel of XLA's added up parts of k behind it.
       has_arrays: its epilogue reads c or a residual, or writes a pre-activation.
     """
     least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
+    if is_parted:
+        least += min(_PARTS_US / ours_us, _MOST_OF_PARTS)
     if has_arrays:
         least += min(_COLD_US / ours_us, _MOST_COLD)
     if is_fused and isinstance(problem, GemmProblem):

@@ -14,7 +14,7 @@ from python.measured import SHAPE, able, bf16, explained
 
 from jax_moye._kernels import devices
 from jax_moye._primitives import autotune, product_race
-from jax_moye._primitives.product_race import InterruptedMeasurementError, measured
+from jax_moye._primitives.product_race import ByXla, InterruptedMeasurementError, measured
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import decide
@@ -62,7 +62,7 @@ class Product:
 def one(places, monkeypatch):
     """What is measured of a product, played."""
 
-    def run(product, xla_us=40.0, stop=None, is_fused=False, **options):
+    def run(product, xla_us=40.0, stop=None, is_fused=False, is_parted=False, **options):
         operands = tuple(Operand(shape, np.dtype(bf16)) for shape in options.get("shapes", SHAPE[:2]))
         request = Request("mk,kn->mn", np.dtype(bf16), None, None, options.get("implementation"), None)
         changes = {"xlas_orders": options.get("xlas_orders", (None, None)), "beta": options.get("beta", 0.0)}
@@ -76,7 +76,11 @@ def one(places, monkeypatch):
         def xla_contender(product, orders=None, padded=None, **_):
             product.padded = padded
             is_reordered = orders is not None  # reads other numbers
-            return (fast if is_reordered else rival), (2 if is_reordered else 1) * np.ones(8, np.float32), is_fused
+            return (
+                (fast if is_reordered else rival),
+                (2 if is_reordered else 1) * np.ones(8, np.float32),
+                ByXla(is_fused, is_parted),
+            )
 
         monkeypatch.setattr(product_race, "_xla_contender", xla_contender)
         monkeypatch.setattr(jax, "local_devices", lambda backend: [None])
@@ -110,6 +114,34 @@ def test_what_xla_computes_in_a_fusion_is_kept(one):
     assert one(Product({}), is_fused=True, implementation="moye").fused == ()
     reordered = one(Product({}), is_fused=True, xlas_orders=((1, 0), None))
     assert reordered.fused == (*reordered.xla_us,)
+
+
+def test_whether_xla_adds_up_parts_of_k_is_kept(one):
+    entry = one(Product({}), is_fused=True, is_parted=True)
+    assert (entry.fused, entry.parted) == ((WORDS,), (WORDS,))
+    assert parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
+    assert one(Product({}), is_fused=True, is_parted=True, beta=1.0).parted == ()
+
+
+PARTS = """
+ENTRY %main.1 (x.1: bf16[16,2048], w.1: bf16[2048,5632]) -> bf16[16,5632] {
+  %gemm_fusion_dot.3 = f32[8,16,5632]{2,1,0} fusion(%bitcast.1, %w.1), kind=kCustom, calls=%gemm_fusion_dot_computation
+  ROOT %loop_reduce_fusion = bf16[16,5632]{1,0} fusion(%gemm_fusion_dot.3), kind=kLoop, calls=%fused_reduce
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (PARTS, (True, True)),
+        (PARTS.replace("loop_reduce_fusion", "loop_convert_fusion"), (True, False)),
+        (PARTS.replace("fusion(%gemm_fusion_dot.3)", "fusion(%bitcast.1)"), (True, False)),
+        ('%cublas-gemm.1 = custom-call(%x, %w), custom_call_target="__cublas$gemm"', (False, False)),
+    ],
+)
+def test_how_xla_computes_a_product_its_program_says(text, expected):
+    assert ByXla.of(text) == expected
 
 
 @pytest.mark.parametrize("orders", [(None, None), ((1, 0), None)])

@@ -144,11 +144,12 @@ def test_xla_computes_where_it_is_read_what_nobody_else_reads(fun, expected):
         (lambda y, c, w: (y + c) + w @ w, False),  # the other product's kernel reads it
         (lambda y, c, w: (y + c) * (0.5 * (w @ w).T), False),
         (lambda y, c, w: (y + c) * jnp.sin(w @ w), True),
+        (lambda y, c, w: jnp.sin(y + 0.5 * (w @ c)), False),  # a sum of two products
         (lambda y, c, w: lax.scan(lambda s, _: (s, s), y + c, None, length=2), False),
     ],
 )
 def test_xla_computes_a_sum_where_elements_are_made_of_it(fun, expected):
     jaxpr = jax.make_jaxpr(fun)(*[jax.ShapeDtypeStruct((4, 4), jnp.float32)] * 3).jaxpr
     program = Program(jaxpr.eqns, jaxpr.outvars)
-    value = next(x.outvars[0] for x in jaxpr.eqns if x.primitive.name == "add" and x.invars[0] is jaxpr.invars[0])
-    assert is_computed_where_read(program, value) == expected
+    total = next(x for x in jaxpr.eqns if x.primitive.name == "add" and x.invars[0] is jaxpr.invars[0])
+    assert is_computed_where_read(program, total.outvars[0], total.invars[1]) == expected

@@ -67,6 +67,17 @@ def test_more_is_asked_where_xla_computes_a_product_in_a_fusion(shape, us, share
     assert dataclasses.replace(entry, fused=("another signature",)).is_won_by_ours("x")
 
 
+@pytest.mark.parametrize(("us", "more"), [(5.0, 0.15), (15.0, 0.1), (150.0, 0.01)])
+def test_more_is_asked_where_xla_adds_up_parts_of_k(us, more):
+    """Which it does in a program in one kernel with what stands behind the product."""
+    assert wins_by(us, is_parted=True) == pytest.approx(wins_by(us) + more)
+    entry, lead = entry_of(explained(*SHAPE, implementation="moye")), wins_by(us) + more / 2
+    entry = dataclasses.replace(entry, us={entry.config: us}, xla_us={"x": us * lead}, lead={"x": lead})
+    assert entry.is_won_by_ours("x")
+    assert not dataclasses.replace(entry, parted=("x",)).is_won_by_ours("x")
+    assert dataclasses.replace(entry, parted=("another signature",)).is_won_by_ours("x")
+
+
 @pytest.mark.parametrize(("us", "more"), [(10.0, 0.08), (30.0, 0.08), (60.0, 0.05), (300.0, 0.01)])
 @pytest.mark.parametrize(
     ("variant", "has_arrays"),
