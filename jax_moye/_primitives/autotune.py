@@ -30,7 +30,7 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost import in_program_us
 from jax_moye._selection.decide import Decision, KernelCall, decide, signature_of
 from jax_moye._selection.entry import Entry, parse_entry
-from jax_moye._selection.leads import is_lost
+from jax_moye._selection.leads import is_elementwise, is_lost
 from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operands, Request, describe
 
@@ -75,7 +75,7 @@ def decide_by_measuring(
     is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
     if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
         return decision
-    if decision.source == "model" and decision.kind == "xla" and _is_lost(decision, call):
+    if decision.kind == "xla" and _is_lost(decision, call):
         return decision
     of = signature_of(request, operands)
     variant = measurements.variant(request.spec, request.epilogue, request.beta, call.split)
@@ -152,9 +152,11 @@ def would_measure(request: Request | AttentionRequest, target: LoweringTarget) -
 
 
 def _is_lost(decision: Decision, call: KernelCall) -> bool:
-    """Whether a decision for XLA by the models is so sure that a race would change nothing."""
-    times = decision.predicted
-    return times is not None and times.xla is not None and is_lost(call.problem, in_program_us(times.ours), times.xla)
+    """Whether a decision for XLA that nothing was measured for is so sure that a race would change nothing."""
+    times, problem = decision.predicted, call.problem
+    if times is None or times.xla is None:
+        return is_elementwise(problem)
+    return is_lost(problem, in_program_us(times.ours), times.xla)
 
 
 # ---------------------------------------------------------------------------------------------------- one measurement

@@ -66,6 +66,11 @@ def wins_by(
     return least
 
 
+def is_elementwise(problem: GemmProblem) -> bool:
+    """Whether a product is none to XLA: an outer product, whose elements it computes where they are read."""
+    return problem.k == 1
+
+
 def is_lost(problem: GemmProblem, ours_us: float, xlas_us: float) -> bool:
     """Whether XLA is so sure to be faster that nobody measures a product: that takes a second and more.
 

@@ -148,6 +148,17 @@ def test_what_xla_is_sure_to_win_is_not_measured(gpu, monkeypatch):
     assert len(gpu.calls) == 1
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_an_outer_product_is_xlas(gpu, dtype):
+    """It multiplies elements where they are read, and nobody measures that."""
+    given = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((4096, 1), (1, 4096))]
+    assert lowered(jax_moye.matmul, *given) == []
+    assert gpu.calls == []
+    explanation = explained((4096, 1), (1, 4096), dtype)
+    assert "an outer product is no sum" in explanation.text()
+    assert explained((4096, 1), (1, 4096), dtype, implementation="moye").config is not None
+
+
 def test_other_programs_are_not_measured(gpu, monkeypatch):
     lowered(lambda a, b: jax_moye.matmul(a, b, config=able(explained(*SHAPE))[0]))
     with jax_moye.cuda_target(80):
