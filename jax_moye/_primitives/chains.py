@@ -58,6 +58,7 @@ from jax_moye._primitives.summands import (
     as_column_and_row,
     as_copy,
     as_multiple,
+    has_column_sums,
     is_computed_where_read,
     is_fused_by_xla,
 )
@@ -137,7 +138,9 @@ class Chain:
             of_contract: dict[str, Any] = {"primitive": contract_p, "params": params, "effects": frozenset()}
             return program.equations[self.place].replace(invars=variables, outvars=[self.value], **of_contract)
         named = tuple((name, labels) for name, (_, labels) in self.operands.items())
-        epilogue = Epilogue(self.activation, self.alpha, self.beta, named, keeps=self.kept is not None)
+        is_summed = self.activation in DERIVATIVES and has_column_sums(program, self.value)
+        about = {"keeps": self.kept is not None, "is_summed": is_summed}
+        epilogue = Epilogue(self.activation, self.alpha, self.beta, named, **about)
         values = [self.value] if self.kept is None else [self.value, self.kept]
         members = *self.members, *self.shared
         equation = rewritten_equation(program, self.place, [self], members, variables, values, epilogue)

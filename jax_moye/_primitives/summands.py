@@ -105,6 +105,21 @@ def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
     return not is_of_two and not program.is_read_whole(value, MOVES)
 
 
+def has_column_sums(program: Program, value: Any) -> bool:
+    """Whether somebody sums a value along other dimensions than the last one, as a bias's gradient is made."""
+    waiting = [value]
+    for x in waiting:  # which grows
+        for index in program.readers.get(x, ()):
+            equation: Any = program.equations[index] if index < len(program.equations) else None
+            if equation is None:
+                continue
+            if equation.primitive.name == "reduce_sum" and x.aval.ndim - 1 not in equation.params["axes"]:
+                return True
+            if equation.primitive.name == "convert_element_type":
+                waiting += equation.outvars
+    return False
+
+
 def _is_of_product(program: Program, value: Any) -> bool:
     """Whether a product makes a value, in front of factors, conversions and what moves it."""
     while isinstance(value, Var) and (index := program.made_by.get(value)) is not None:

@@ -13,6 +13,7 @@ from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, Gem
 
 Timed = GemmProblem | AttentionKey
 _ARRAYS = frozenset(("c", "residual", "kept"))  # words of a variant, read or written beside the result
+SUMMED = "summed"  # such a word: somebody sums the result's columns, which XLA does in its kernel behind the product
 WRITTEN = " written for it: "  # in a signature, in front of the operands that XLA reads in an order of its own
 
 
@@ -74,7 +75,7 @@ class Entry:
         ours = self.us[self.config]
         words = {word.partition("[")[0] for word in self.variant.split()}
         has_arrays = isinstance(self.problem, GemmProblem) and not _ARRAYS.isdisjoint(words)
-        of_xla = {"is_fused": of in self.fused, "is_parted": of in self.parted}
+        of_xla = {"is_fused": of in self.fused, "is_parted": of in self.parted, "is_summed": SUMMED in words}
         return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, **of_xla, has_arrays=has_arrays)
 
     def nearest(self, of: str) -> str:

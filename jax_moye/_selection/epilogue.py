@@ -70,6 +70,8 @@ class Epilogue:
       keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B; or the other result
         of MULTIPLIER is.
       halves: w and SECOND_B are the halves of one array, of which the program has one product, and so has XLA.
+      is_summed: of a derivative: somebody sums the result's columns, as a bias's gradient is, and XLA does that in the
+        kernel that multiplies by the derivative. No kernel of ours does.
     """
 
     activation: str | OwnActivation = "none"
@@ -78,6 +80,7 @@ class Epilogue:
     operands: tuple[tuple[str, str], ...] = ()
     keeps: bool = False
     halves: bool = False
+    is_summed: bool = False
 
     @property
     def is_nothing(self) -> bool:

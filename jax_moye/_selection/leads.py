@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jax_moye._selection.attention_key import AttentionKey
+from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.problem import GemmProblem
 
 # A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
@@ -36,6 +37,7 @@ def wins_by(
     problem: GemmProblem | AttentionKey | None = None,
     is_fused: bool = False,
     is_parted: bool = False,
+    is_summed: bool = False,
     has_arrays: bool = False,
 ) -> float:
     """How many times ours XLA's measured time must be at least for a product to be ours.
@@ -45,11 +47,14 @@ def wins_by(
       problem: that of the product; None of one that XLA computes by itself.
       is_fused: XLA computed the product in a fusion.
       is_parted: another kernel of XLA's added up parts of k behind it.
+      is_summed: XLA sums the result's columns in the kernel behind the product, and behind ours in one more.
       has_arrays: its epilogue reads c or a residual, or writes a pre-activation.
     """
     least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
     if is_parted:
         least += min(_PARTS_US / ours_us, _MOST_OF_PARTS)
+    if is_summed and isinstance(problem, GemmProblem):
+        least += elementwise_us(problem.result_bytes) / ours_us
     if has_arrays:
         least += min(_COLD_US / ours_us, _MOST_COLD)
     if is_fused and isinstance(problem, GemmProblem):

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._selection.capability import why_not
-from jax_moye._selection.entry import WRITTEN, Entry, Timed, check, parse_entry
+from jax_moye._selection.entry import SUMMED, WRITTEN, Entry, Timed, check, parse_entry
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import GemmProblem, parse_spec
 
@@ -85,6 +85,7 @@ def variant(spec: str, epilogue: Epilogue | None, beta: float, split: bool) -> s
         words += [epilogue.timed_as, *(_named(*operand, out_labels) for operand in epilogue.operands)]
         words += ["kept"] * epilogue.keeps
         words += ["halves"] * epilogue.halves  # XLA computes one product then
+        words += [SUMMED] * epilogue.is_summed
     elif beta != 0:
         words.append("c")
     return " ".join(words + ["3xtf32"] * split)

@@ -249,10 +249,10 @@ def test_what_attention_was_measured_once_is_not_measured_again(caplog):
     attention_kernels()
     args = operands(np.random.default_rng(0), (4, 512, 512, 8, 8, 64))
     fun = jax_moye.optimize(gradients(FORMS["heads first"], False))
-    measured(fun, *args)
+    measured(fun, *args, of=AttentionKey)
     autotune._settled.clear()  # as in the next process
     measurements.forget()
     jax.clear_caches()
     with caplog.at_level(logging.INFO, "jax_moye"):
-        measured(fun, *args)
+        measured(fun, *args, of=AttentionKey)
     assert not [record for record in caplog.records if record.getMessage().startswith("measured")]

@@ -9,6 +9,7 @@ import pytest
 
 import jax_moye
 from jax_moye._primitives import rewritten as module
+from jax_moye._selection import measurements
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision, Times
 from jax_moye._selection.request import Operand, Request
@@ -56,6 +57,26 @@ def test_found_and_right(name, wrap):
         for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
             got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
             assert np.max(np.abs(got - wanted)) <= 0.02 * np.max(np.abs(wanted))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_where_a_bias_has_a_gradient_the_result_is_summed(name):
+    """XLA does that in its kernel of the derivative, which the measured time of a kernel of ours has to make up for."""
+    x, (up, bias, down) = weights()
+    act = ACTIVATIONS[name]
+    biased = lambda w, x: jnp.sum((act(x @ w[0] + w[1]) @ w[2]).astype(jnp.float32) ** 2)  # noqa: E731
+    plain = lambda w, x: jnp.sum((act(x @ w[0]) @ w[1]).astype(jnp.float32) ** 2)  # noqa: E731
+    for fun, w, is_summed in ((biased, (up, bias, down), True), (plain, (up, down), False)):
+        closed = jax.make_jaxpr(jax_moye.optimize(jax.grad(fun)))(w, x)
+        (found,) = (e for e in map(epilogue_of, closed.jaxpr.eqns) if e is not None and e.is_derivative)
+        assert found.is_summed == is_summed
+        words = measurements.variant("mk,kn->mn", found, 0.0, False).split()
+        assert ("summed" in words) == is_summed
+        assert words[:2] == [f"d_{name}", "c"]
+
+
+def epilogue_of(equation):
+    return equation.params.get("epilogue")
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["stacked", "checkpoint"])

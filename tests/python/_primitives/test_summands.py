@@ -13,6 +13,7 @@ from jax_moye._primitives.summands import (
     as_column_and_row,
     as_copy,
     as_multiple,
+    has_column_sums,
     is_computed_where_read,
     is_fused_by_xla,
 )
@@ -153,3 +154,20 @@ def test_xla_computes_a_sum_where_elements_are_made_of_it(fun, expected):
     program = Program(jaxpr.eqns, jaxpr.outvars)
     total = next(x for x in jaxpr.eqns if x.primitive.name == "add" and x.invars[0] is jaxpr.invars[0])
     assert is_computed_where_read(program, total.outvars[0], total.invars[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (lambda y: y.sum(0), True),
+        (lambda y: (y @ y, y.astype(jnp.float32).sum(0)), True),
+        (lambda y: y.sum(1), False),
+        (lambda y: y.sum(), False),
+        (lambda y: jnp.sin(y).sum(0), False),
+        (lambda y: y, False),
+    ],
+)
+def test_who_sums_columns(fun, expected):
+    jaxpr = jax.make_jaxpr(lambda x: fun(lax.neg(x)))(jax.ShapeDtypeStruct((4, 4), jnp.float32)).jaxpr
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    assert has_column_sums(program, jaxpr.eqns[0].outvars[0]) == expected
