@@ -30,7 +30,7 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost import in_program_us
 from jax_moye._selection.decide import Decision, KernelCall, decide, signature_of
 from jax_moye._selection.entry import Entry, parse_entry
-from jax_moye._selection.leads import is_elementwise, is_lost
+from jax_moye._selection.leads import is_lost, is_outer_product
 from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operands, Request, describe
 
@@ -152,10 +152,15 @@ def would_measure(request: Request | AttentionRequest, target: LoweringTarget) -
 
 
 def _is_lost(decision: Decision, call: KernelCall) -> bool:
-    """Whether a decision for XLA that nothing was measured for is so sure that a race would change nothing."""
+    """Whether a decision for XLA that nothing was measured for is so sure that a race would change nothing.
+
+    Processes that have to agree may know different things: what is lost to one the first one may have measured.
+    """
     times, problem = decision.predicted, call.problem
-    if times is None or times.xla is None:
-        return is_elementwise(problem)
+    if is_outer_product(problem):
+        return True
+    if times is None or times.xla is None or _compat.key_value_store() is not None:
+        return False
     return is_lost(problem, in_program_us(times.ours), times.xla)
 
 

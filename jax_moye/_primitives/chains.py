@@ -292,10 +292,9 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
 
 
 def _is_xlas_sum(program: Program, chain: Chain) -> bool:
-    added = chain.operands.get("residual") or chain.operands.get("c")
-    if chain.activation in DERIVATIVES or added is None:
-        return False
-    return is_computed_where_read(program, chain.value, added[0])
+    added, labels = chain.operands.get("residual") or chain.operands.get("c") or (None, "")
+    is_whole = set(labels) == set(parse_spec(chain.spec).out)  # else it is small, as a bias is
+    return is_whole and chain.activation not in DERIVATIVES and is_computed_where_read(program, chain.value, added)
 
 
 def _is_array(program: Program, before: Any, value: Any) -> bool:

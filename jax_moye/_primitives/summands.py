@@ -16,6 +16,7 @@ from jax_moye._primitives.patterns import PRODUCTS, Program, as_broadcast, as_nu
 # What changes no element, in front of who reads it.
 MOVES = frozenset(("convert_element_type", "copy", "reshape", "squeeze", "transpose", "optimization_barrier"))
 _IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)  # the result lies where the operand does
+_SUMS, _FACTORS = ("add", "add_any", "sub"), ("mul", "div", "neg")
 # What XLA computes where it is read, beside what computes each element for itself.
 _READS = ("concatenate", "dynamic_slice", "gather", "iota", "pad", "rev", "slice", "transpose")
 
@@ -79,12 +80,18 @@ def is_fused_by_xla(program: Program, variable: Any) -> bool:
     """Whether XLA computes an array where it is added to a product, so that it never lies in memory.
 
     A kernel that adds it would have it written there first, and reads it: as much as writing and reading the product
-    takes, which XLA adds in the fusion that computes the array. Nobody else reads it, and no product writes it.
+    takes, which XLA adds in the fusion that computes the array. Nobody else reads it, and it is neither a product nor
+    the sum of one, which a kernel may write.
     """
     _, equation = program.maker(variable)
     while equation is not None and equation.primitive.name in _IN_PLACE:
         _, equation = program.maker(equation.invars[0])
-    return equation is not None and (is_elementwise(equation) or equation.primitive.name in _READS)
+    if equation is None:
+        return False
+    is_sum = equation.primitive.name in (*_SUMS, "convert_element_type")
+    if is_sum and any(_is_of_product(program, x) for x in operands_of(equation)):
+        return False
+    return is_elementwise(equation) or equation.primitive.name in _READS
 
 
 def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
@@ -98,11 +105,15 @@ def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
       value: the sum.
       added: the array.
     """
-    indices = program.readers.get(value, ())
-    readers = [program.equations[index] for index in indices if index < len(program.equations)]
-    beside = [x for one in readers if len(one.invars) == 2 for x in one.invars if x is not value]
-    is_of_two = any(_is_of_product(program, x) for x in (added, *beside))
-    return not is_of_two and not program.is_read_whole(value, MOVES)
+    if _is_of_product(program, added) or program.is_read_whole(value, MOVES):
+        return False
+    readers = [program.equations[index] for index in program.readers.get(value, ())]
+    return not any(
+        _is_of_product(program, x, is_activated=one.primitive.name in _SUMS)
+        for one in readers
+        for x in one.invars
+        if x is not value
+    )
 
 
 def has_column_sums(program: Program, value: Any) -> bool:
@@ -120,14 +131,27 @@ def has_column_sums(program: Program, value: Any) -> bool:
     return False
 
 
-def _is_of_product(program: Program, value: Any) -> bool:
-    """Whether a product makes a value, in front of factors, conversions and what moves it."""
+def _is_of_product(program: Program, value: Any, is_activated: bool = False) -> bool:
+    """Whether a product makes a value, in front of factors, conversions and what moves it.
+
+    Args:
+      program: where it stands.
+      value: which.
+      is_activated: a bias and functions of single elements may stand between them, too.
+    """
     while isinstance(value, Var) and (index := program.made_by.get(value)) is not None:
         equation: Any = program.equations[index]
         if equation.primitive.name in PRODUCTS:
             return True
-        operands = operands_of(equation)
-        if len(operands) != 1 or equation.primitive.name not in (*MOVES, *SAME, "mul", "div", "neg"):
+        operands = [x for x in operands_of(equation) if not (is_activated and _is_copied(program, x))]
+        is_function = is_activated and is_elementwise(equation)
+        if len(operands) != 1 or not (is_function or equation.primitive.name in (*MOVES, *SAME, *_FACTORS)):
             return False
         (value,) = operands
     return False
+
+
+def _is_copied(program: Program, value: Any) -> bool:
+    """Whether a value is a smaller one, copied along some dimensions: as a bias is."""
+    index = program.made_by.get(value)
+    return index is not None and program.equations[index].primitive.name == "broadcast_in_dim"

@@ -24,7 +24,7 @@ from jax_moye._selection.cost import in_program_us, predicted_split_us, predicte
 from jax_moye._selection.cost_xla import SURE, unknown, xla_us
 from jax_moye._selection.entry import Entry
 from jax_moye._selection.epilogue import Epilogue, fit_epilogue
-from jax_moye._selection.leads import is_elementwise
+from jax_moye._selection.leads import is_outer_product
 from jax_moye._selection.precision import (
     Arithmetic,
     arithmetic_of_config,
@@ -473,7 +473,7 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
       is_three: f32 operands are three products for XLA, which it then computes less precisely, or was never timed at.
     """
     measured, entry = decision.measured, decision.entry
-    if is_elementwise(found.call.problem):
+    if is_outer_product(found.call.problem):
         reason = "an outer product is no sum: XLA computes its elements where they are read"
         return _rather_xlas(decision, "time", reason)
     if found.call.operands != operands and not is_three:

@@ -55,12 +55,8 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """As in a file."""
         times = {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
-        return (
-            dataclasses.asdict(self)
-            | {"problem": self.problem.to_dict(), "fused": [*self.fused]}
-            | times
-            | {"parted": [*self.parted]}
-        )
+        of_xla = {"fused": [*self.fused], "parted": [*self.parted]}
+        return dataclasses.asdict(self) | {"problem": self.problem.to_dict()} | of_xla | times
 
     def is_won_by_ours(self, of: str) -> bool | None:
         """Whether our best is so much faster than XLA that it computes the product; None where nobody can say.

@@ -21,7 +21,7 @@ _BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
 # the derivative of an activation in front of it: 20.7 us for what takes it 30.3 alone (section 42).
 _OF_GRADIENT = 0.1
 # Where XLA's kernel computes parts of k, another one adds them up: in a program that is one with what stands behind the
-# product, where a kernel of ours is one more. A step of decoding lost 2 % to such products (section 47).
+# product, where a kernel of ours is one more (section 47).
 _PARTS_US, _MOST_OF_PARTS = 1.5, 0.15
 # In a program a kernel's instructions are cold: other kernels ran since. Ours and XLA's lose some 2 us by it alike, and
 # ours as much again where an epilogue reads or writes an array beside the result: its loop is long (section 47).
@@ -71,8 +71,8 @@ def wins_by(
     return least
 
 
-def is_elementwise(problem: GemmProblem) -> bool:
-    """Whether a product is none to XLA: an outer product, whose elements it computes where they are read."""
+def is_outer_product(problem: GemmProblem) -> bool:
+    """Whether a product is an outer one, none to XLA: it computes the elements where they are read."""
     return problem.k == 1
 
 

@@ -148,6 +148,31 @@ def test_what_xla_is_sure_to_win_is_not_measured(gpu, monkeypatch):
     assert len(gpu.calls) == 1
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_is_lost_is_agreed_on_by_all_processes(gpu, monkeypatch, is_known, tmp_path):
+    """One of them may know more: what the first one does, or leaves to XLA, all do."""
+    monkeypatch.setattr(autotune, "is_lost", lambda *times: True)
+    if is_known:
+        keep(entry_of(explained(*SHAPE, implementation="moye"), xla_us=200.0))
+    shared = {}
+    monkeypatch.setattr(_compat, "key_value_store", lambda: Store(0, shared))
+    first = lowered()
+    assert len(shared) == 1
+    measurements.forget()
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(tmp_path / "another"))
+    monkeypatch.setattr(measurements, "_here", {})
+    monkeypatch.setattr(autotune, "_settled", set())
+    monkeypatch.setattr(_compat, "key_value_store", lambda: Store(1, shared))
+    assert lowered() == first
+
+
+def test_what_the_model_gives_a_kernel_is_measured_however_small(gpu, monkeypatch):
+    monkeypatch.setattr(autotune, "is_lost", lambda *times: True)
+    monkeypatch.setattr("jax_moye._selection.decide.xla_wins", lambda ours, xlas: False)
+    lowered()
+    assert len(gpu.calls) == 1
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_an_outer_product_is_xlas(gpu, dtype):
     """It multiplies elements where they are read, and nobody measures that."""

@@ -456,6 +456,29 @@ NOT_TAKEN = {
 }
 
 
+@pytest.mark.parametrize(
+    ("letters", "fun", "operands"),
+    [
+        ("xwr", lambda x, w, r: (product(x, w) + r[:, :1]) * r, ("c",)),  # small: reading it costs nothing
+        ("xwbr", lambda x, w, b, r: (jax.nn.relu(product(x, w) + b) + r) * r, ("bias",)),
+        ("xwr", lambda x, w, r: jax.nn.relu(product(x, w) + (r[:, :1] + r[:1])) * r, ("c", "bias")),
+    ],
+    ids=["a column", "a residual", "a column and a row"],
+)
+def test_sums_that_xla_computes_where_they_are_read(letters, fun, operands):
+    ((_, equation),) = chains_of(fun, *structs(letters))
+    assert summary(equation)[3] == operands
+
+
+def test_a_sum_that_another_products_kernel_reads_stays_a_kernels():
+    """Whichever of them stands first: none waits for the other."""
+    y = lambda x, w, b, r: (product(x, w) + r) + jax.nn.relu(product(x, w) + b)  # noqa: E731
+    z = lambda x, w, b, r: jax.nn.relu(product(x, w) + b) + (product(x, w) + r)  # noqa: E731
+    for fun in (y, z):
+        found = [summary(equation)[3] for _, equation in chains_of(fun, *structs("xwbr"))]
+        assert sorted(found, key=len) == [("c",), ("bias", "residual")]
+
+
 @pytest.mark.parametrize("name", NOT_TAKEN)
 def test_where_a_chain_ends(name):
     letters, fun, expected = NOT_TAKEN[name]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.summands import (
@@ -113,6 +114,13 @@ def test_a_multiple_is_an_array_and_a_number(fun, factor):
         (lambda y, c: y + jnp.sin(c).reshape(4, 3).reshape(3, 4), True),
         (lambda y, c: y + c[jnp.arange(3)[::-1]], True),  # a gather
         (lambda y, c: y + c.reshape(4, 3).T, True),
+        (lambda y, c: y + lax.rev(c, (0,)), True),
+        (lambda y, c: y + lax.pad(c[:2], 0.0, [(0, 1, 0), (0, 0, 0)]), True),
+        (lambda y, c: y + jnp.concatenate([c[1:], c[:1]]), True),
+        (lambda y, c: y + lax.squeeze(jnp.sin(c)[None], (0,)), True),
+        (lambda y, c: y + checkpoint_name(jnp.sin(c), "c"), True),
+        (lambda y, c: y + (c + c @ jnp.ones((4, 4))), False),  # the other product's kernel may write it
+        (lambda y, c: y + (c @ jnp.ones((4, 4))).astype(jnp.bfloat16).astype(jnp.float32), False),
         (lambda y, c: y + c, False),  # given
         (lambda y, c: y + c.reshape(-1).reshape(3, 4), False),
         (lambda y, c: y + c @ jnp.ones((4, 4)), False),
@@ -144,6 +152,10 @@ def test_xla_computes_where_it_is_read_what_nobody_else_reads(fun, expected):
         (lambda y, c, w: (lambda s: (jnp.sin(s), s))(y + c), False),
         (lambda y, c, w: (y + c) + w @ w, False),  # the other product's kernel reads it
         (lambda y, c, w: (y + c) * (0.5 * (w @ w).T), False),
+        (lambda y, c, w: (y + c) * -(checkpoint_name(w @ w, "w") / 2), False),
+        (lambda y, c, w: jax.jit(lambda s, t: s * t * t)(y + c, w @ w), False),  # a derivative, in a call
+        (lambda y, c, w: (y + c) + jax.nn.relu(w @ w + c[0]), False),  # the sum is a residual
+        (lambda y, c, w: (y + c) + jnp.sin(w), True),
         (lambda y, c, w: (y + c) * jnp.sin(w @ w), True),
         (lambda y, c, w: jnp.sin(y + 0.5 * (w @ c)), False),  # a sum of two products
         (lambda y, c, w: lax.scan(lambda s, _: (s, s), y + c, None, length=2), False),

@@ -25,7 +25,7 @@ def test_how_much_faster_ours_must_be(places, us, least):
 
 
 def times(entry, of, xla_us, lead):
-    return dataclasses.replace(entry, xla_us={of: xla_us}, lead={of: lead}, fused=(of,))
+    return dataclasses.replace(entry, xla_us={of: xla_us}, lead={of: lead}, fused=(of,), parted=(of,))
 
 
 def test_the_nearest_times_are_those_of_other_operands_of_xlas(places):
@@ -48,7 +48,7 @@ def test_times_of_other_signatures_stay_but_where_the_host_was_timed(places):
     before, after = times(entry, WORDS, 30.0, 2.9), times(entry, lhs, 9.0, 0.8)
     found = after.with_times_of(before)
     assert (found.xla_us, found.lead) == ({WORDS: 30.0, lhs: 9.0}, {WORDS: 2.9, lhs: 0.8})
-    assert found.fused == (WORDS, lhs)
+    assert found.fused == found.parted == (WORDS, lhs)
     assert times(entry, WORDS, 31.0, 3.0).with_times_of(before).lead == {WORDS: 3.0}
     for one, other in ((True, False), (False, True)):
         host_bound = dataclasses.replace(before, host_bound=one), dataclasses.replace(after, host_bound=other)
@@ -60,3 +60,6 @@ def test_a_file_has_all_of_it(places):
     assert parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
     with pytest.raises(ValueError, match="its config has no time"):
         parse_entry(entry.to_dict() | {"us": {"another": 1.0}})
+    for name in ("fused", "parted"):
+        with pytest.raises(ValueError, match=f"{name} are no signatures"):
+            parse_entry(entry.to_dict() | {name: [1]})

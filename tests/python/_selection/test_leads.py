@@ -124,6 +124,7 @@ def test_more_is_asked_where_xla_sums_columns_in_the_kernel_behind_the_product(u
     [
         ("tf32", (32, 75, 64, 64), 4.0, 4.0, True),
         ("tf32", (1, 512, 512, 512), 6.5, 6.5, False),
+        ("tf32", (256, 64, 64, 64), 6.5, 6.5, False),  # small matrices, but many
         ("tf32", (1, 8192, 200, 8), 8.0, 8.0, True),
         ("tf32", (1, 8192, 200, 200), 10.0, 10.0, False),
         ("tf32", (1, 16, 4096, 4096), 10.0, 10.0, True),
