@@ -38,10 +38,8 @@ from jax_moye._primitives.attention_labels import Labels, common, dot_labels, re
 from jax_moye._primitives.attention_masks import Region, dims_of
 from jax_moye._primitives.attention_products import is_multiplied_as, is_tf32, narrowed, operands_of_scores
 from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart, is_mild
-from jax_moye._primitives.equations import is_elementwise
+from jax_moye._primitives.equations import SUMS, is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
-
-_SUMS = ("add", "add_any", "sub")
 
 
 class Value(NamedTuple):
@@ -379,7 +377,7 @@ class Search:
         operands: list[Any] = []
         for x, aval, value in zip(step.inputs, (one.aval for one in equation.invars), values, strict=True):
             given: Any = value.what if value is not None else self._as_known(x, labels)
-            is_of_scores = name in _SUMS and any(isinstance(one.what, Logs) for one in values if one)
+            is_of_scores = name in SUMS and any(isinstance(one.what, Logs) for one in values if one)
             if is_of_scores and (given is None or (name != "sub" and is_mild(given, out.dtype))):
                 given = added(self.program, x, aval, labels, self.dtype, self._as_known)
             if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):

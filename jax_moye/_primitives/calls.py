@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import body_of, inlined, inner_of, looked_into, operands_of
+from jax_moye._primitives.equations import SUMS, body_of, inlined, inner_of, looked_into, operands_of
 from jax_moye._primitives.patterns import PRODUCTS, Program
 from jax_moye._primitives.transposes import may_be_step
 
-_SUMS = ("add", "add_any", "sub")
 _LINEAR = ("mul", "neg", "convert_element_type", "transpose")
 
 
@@ -102,7 +101,7 @@ def _has_update(jaxpr: Jaxpr) -> bool:
     for equation in jaxpr.eqns:
         given = [given_by[x] for x in operands_of(equation) if x in given_by]
         body = looked_into(equation)
-        if (equation.primitive.name in _SUMS and len(set(given)) == 2) or (body and _has_update(body)):
+        if (equation.primitive.name in SUMS and len(set(given)) == 2) or (body and _has_update(body)):
             return True
         if equation.primitive.name in _LINEAR and len(given) == 1:
             given_by[equation.outvars[0]] = given[0]

@@ -45,7 +45,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.elementwise import UntranslatableError, translate
-from jax_moye._primitives.equations import is_elementwise, is_same, opened, operands_of
+from jax_moye._primitives.equations import SUMS, is_elementwise, is_same, opened, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, aval_of, matched, matched_at, possible
@@ -455,7 +455,7 @@ def _biased(program: Program, chain: Chain) -> Chain | None:
     """`add` of what is the same along some dimensions, or `sub` from it, also behind a sum with another array."""
     index, equation, out = _reader(program, chain)
     is_sum = chain.activation == "none" and set(chain.operands) <= {"c"}
-    if equation is None or equation.primitive.name not in ("add", "add_any", "sub") or not is_sum:
+    if equation is None or equation.primitive.name not in SUMS or not is_sum:
         return None
     is_negated = equation.primitive.name == "sub"
     shape = out.aval.shape
@@ -473,7 +473,7 @@ def _biased(program: Program, chain: Chain) -> Chain | None:
 def _summed(program: Program, chain: Chain) -> Chain | None:
     """`add` or `sub` of an array like the value, which may be the same along some dimensions."""
     index, equation, out = _reader(program, chain)
-    if equation is None or equation.primitive.name not in ("add", "add_any", "sub"):
+    if equation is None or equation.primitive.name not in SUMS:
         return None
     other = _other(equation, chain.value)
     if {"c", "residual"} & set(chain.operands) or isinstance(other, Literal):

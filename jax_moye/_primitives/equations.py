@@ -32,6 +32,10 @@ _CALLS = {
 }
 _JITS = ("jit", "pjit")
 SAME = ("name", "pvary", "pcast")  # the value stays the same: checkpoint_name, and what shard_map has inside
+IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)  # the result lies where the operand does
+SUMS = ("add", "add_any", "sub")
+# What XLA computes where it is read, as it does what computes each element for itself.
+_READS = ("concatenate", "dynamic_slice", "gather", "iota", "pad", "rev", "slice", "transpose")
 _REMATS = ("checkpoint", "remat", "remat2")
 
 
@@ -70,6 +74,11 @@ def is_elementwise(equation: Any) -> bool:
     if called is not None:
         return not equation.effects and all(map(is_elementwise, body_of(called).eqns))
     return equation.primitive.name in _ELEMENTWISE and not equation.effects
+
+
+def is_fused(equation: Any) -> bool:
+    """Whether XLA computes what an equation makes where that is read, and has no array of it."""
+    return is_elementwise(equation) or equation.primitive.name in _READS
 
 
 def parted(equations: Iterable[JaxprEqn], value: Any) -> tuple[list[JaxprEqn], list[JaxprEqn]]:

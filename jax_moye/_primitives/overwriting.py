@@ -15,13 +15,8 @@ from typing import Any
 from jax.extend.core import Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import SAME, body_of, is_elementwise
+from jax_moye._primitives.equations import IN_PLACE, body_of, is_fused
 from jax_moye._primitives.patterns import PRODUCTS, Program
-
-# Equations whose result lies where their operand does.
-_IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)
-# Others that XLA computes where their result is read, as it does elementwise ones.
-_FUSED = ("transpose", "slice", *_IN_PLACE)
 
 
 def is_needed(program: Program, variable: Any, members: Collection[int], operands: Sequence[Any]) -> bool:
@@ -38,7 +33,7 @@ def is_needed(program: Program, variable: Any, members: Collection[int], operand
     arrays: list[Any] = [variable]
     for x in arrays:  # which grows
         index = program.made_by.get(x)
-        if index is not None and program.equations[index].primitive.name in _IN_PLACE:
+        if index is not None and program.equations[index].primitive.name in IN_PLACE:
             arrays.append(program.equations[index].invars[0])
     if any(x in program.borrowed for x in arrays if isinstance(x, Var)):
         return True
@@ -55,7 +50,7 @@ def _computed(program: Program, index: int) -> list[Any]:
     if index >= len(program.equations):
         return []
     equation = program.equations[index]
-    if not is_elementwise(equation) and equation.primitive.name not in _FUSED:
+    if not is_fused(equation):
         return []
     return [x for x in equation.outvars if not any(_writes(program, reader) for reader in program.readers.get(x, ()))]
 

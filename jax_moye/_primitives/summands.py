@@ -10,15 +10,12 @@ from typing import Any
 
 from jax.extend.core import Var
 
-from jax_moye._primitives.equations import SAME, is_elementwise, operands_of
+from jax_moye._primitives.equations import IN_PLACE, SAME, SUMS, is_elementwise, is_fused, operands_of
 from jax_moye._primitives.patterns import PRODUCTS, Program, as_broadcast, as_number, aval_of
 
 # What changes no element, in front of who reads it.
 MOVES = frozenset(("convert_element_type", "copy", "reshape", "squeeze", "transpose", "optimization_barrier"))
-_IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)  # the result lies where the operand does
-_SUMS, _FACTORS = ("add", "add_any", "sub"), ("mul", "div", "neg")
-# What XLA computes where it is read, beside what computes each element for itself.
-_READS = ("concatenate", "dynamic_slice", "gather", "iota", "pad", "rev", "slice", "transpose")
+_FACTORS = ("mul", "div", "neg")
 
 
 def as_bias(
@@ -84,14 +81,14 @@ def is_fused_by_xla(program: Program, variable: Any) -> bool:
     the sum of one, which a kernel may write.
     """
     _, equation = program.maker(variable)
-    while equation is not None and equation.primitive.name in _IN_PLACE:
+    while equation is not None and equation.primitive.name in IN_PLACE:
         _, equation = program.maker(equation.invars[0])
     if equation is None:
         return False
-    is_sum = equation.primitive.name in (*_SUMS, "convert_element_type")
+    is_sum = equation.primitive.name in (*SUMS, "convert_element_type")
     if is_sum and any(_is_of_product(program, x) for x in operands_of(equation)):
         return False
-    return is_elementwise(equation) or equation.primitive.name in _READS
+    return is_fused(equation)
 
 
 def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
@@ -109,7 +106,7 @@ def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
         return False
     readers = [program.equations[index] for index in program.readers.get(value, ())]
     return not any(
-        _is_of_product(program, x, is_activated=one.primitive.name in _SUMS)
+        _is_of_product(program, x, is_activated=one.primitive.name in SUMS)
         for one in readers
         for x in one.invars
         if x is not value

@@ -72,6 +72,13 @@ def layer_and_products(c, x, w):
     return z, jnp.sin(y) * z.sum()
 
 
+def turned(c, x, w):
+    """XLA computes the rows in reverse wherever they are read: who reads them behind the sum reads c."""
+    rows = lax.rev(c, (0,))
+    z = c + (rows[:, :K] + x) @ w
+    return z, jnp.sin(rows) * z.sum()
+
+
 # name -> (function, donated: whether a kernel writes over c and the copies; not donated: the same)
 PROGRAMS = {
     "an argument": (lambda c, x, w: c + x @ w, (1, 0), (0, 0)),
@@ -87,6 +94,7 @@ PROGRAMS = {
     "its own, normed": (own(layer), (1, None), (1, None)),
     "its own, normed, and read for a derivative": (own(layer_and_derivative), (0, None), (0, 0)),
     "its own, whose product's operand is read": (own(layer_and_products), (1, None), (1, None)),
+    "its own, turned, and read behind it": (own(turned), (0, None), (0, 0)),
     "its own, a result": (own(lambda c, x, w: (c + x @ w, c)), (0, 0), (0, 0)),
     "its own, reshaped and read": (
         own(lambda c, x, w: (c.reshape(M, N) + x @ w, jnp.sin(c.reshape(-1)))),
