@@ -465,7 +465,7 @@ NOT_TAKEN = {
     ],
     ids=["a column", "a residual", "a column and a row"],
 )
-def test_sums_that_xla_computes_where_they_are_read(letters, fun, operands):
+def test_what_a_kernel_adds_where_elements_alone_read_the_sum(letters, fun, operands):
     ((_, equation),) = chains_of(fun, *structs(letters))
     assert summary(equation)[3] == operands
 

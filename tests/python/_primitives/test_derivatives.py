@@ -75,8 +75,8 @@ def test_where_a_bias_has_a_gradient_the_result_is_summed(name):
         assert words[:2] == [f"d_{name}", "c"]
 
 
-def test_columns_of_other_results_cost_xla_a_kernel_too():
-    """XLA sums them where it computes an activation, but what that one's argument is no kernel has to read again."""
+def test_who_sums_columns_is_asked_of_derivatives_alone():
+    """Behind an activation nothing of the kind was measured."""
     x, (up, bias, _) = weights()
     fun = lambda x: (lambda y: (y, y.sum(0)))(jax.nn.silu(x @ up + bias))  # noqa: E731
     (found,) = filter(None, map(epilogue_of, jax.make_jaxpr(jax_moye.optimize(fun))(x).jaxpr.eqns))
