@@ -76,7 +76,7 @@ def is_elementwise(equation: Any) -> bool:
     return equation.primitive.name in _ELEMENTWISE and not equation.effects
 
 
-def is_fused(equation: Any) -> bool:
+def is_fusible(equation: Any) -> bool:
     """Whether XLA computes what an equation makes where that is read, and has no array of it."""
     return is_elementwise(equation) or equation.primitive.name in _READS
 

@@ -15,7 +15,7 @@ from typing import Any
 from jax.extend.core import Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import IN_PLACE, body_of, is_fused
+from jax_moye._primitives.equations import IN_PLACE, body_of, is_fusible
 from jax_moye._primitives.patterns import PRODUCTS, Program
 
 
@@ -50,7 +50,7 @@ def _computed(program: Program, index: int) -> list[Any]:
     if index >= len(program.equations):
         return []
     equation = program.equations[index]
-    if not is_fused(equation):
+    if not is_fusible(equation):
         return []
     return [x for x in equation.outvars if not any(_writes(program, reader) for reader in program.readers.get(x, ()))]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.extend.core import Var
 
-from jax_moye._primitives.equations import IN_PLACE, SAME, SUMS, is_elementwise, is_fused, operands_of
+from jax_moye._primitives.equations import IN_PLACE, SAME, SUMS, is_elementwise, is_fusible, operands_of
 from jax_moye._primitives.patterns import PRODUCTS, Program, as_broadcast, as_number, aval_of
 
 # What changes no element, in front of who reads it.
@@ -88,7 +88,7 @@ def is_fused_by_xla(program: Program, variable: Any) -> bool:
     is_sum = equation.primitive.name in (*SUMS, "convert_element_type")
     if is_sum and any(_is_of_product(program, x) for x in operands_of(equation)):
         return False
-    return is_fused(equation)
+    return is_fusible(equation)
 
 
 def is_computed_where_read(program: Program, value: Any, added: Any) -> bool:
