@@ -13,9 +13,9 @@
 // Rank r adds up its share of the tile, rank 0's sums first: the result depends on k and S alone.
 #pragma once
 
+#include "gemm/cluster_sums.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
-#include "gemm/epilogue.h"
 #include "gemm/order.h"
 #include "gemm/pack.h"
 #include "gemm/tile_scheduler.h"
@@ -67,7 +67,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   // Rows of sums lie 32 bytes apart in the banks: the pairs of eight rows that a warp writes meet no conflict, nor do
   // the reads along a row.
   using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN + 8>, _1>>;
-  static constexpr int kVector = 16 / int(sizeof(Sum));
+  using Sums = ClusterSums<Sum, kBlkM, kBlkN, SumsLayout, kSplit, kConsumerThreads>;
 
   struct SharedStorage {
     union {
@@ -82,7 +82,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x), rank = int(block_idx().x % kSplit);
     TileCoord const tile = tile_coord(block_idx().x / kSplit, grid);
-    int const begin = first_k_tile(rank, grid), k_tiles = first_k_tile(rank + 1, grid) - begin;
+    int const begin = Sums::first_k_tile(rank, grid.k), k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;
 
     if (thread >= kConsumerThreads) {
       bool const elected = elect_one_sync();
@@ -116,16 +116,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       consume<kOrder>(k_tiles, smem, thread);
       cluster_sync();  // all ranks' sums are there
       if (kTakesPair<kConfig> && args.epilogue.second_b != nullptr) {
-        add_and_store<kTakesPair<kConfig>>(args, tile, rank, smem, thread);
+        Sums::template add_and_store<kTakesPair<kConfig>>(args, tile, rank, smem.sums, thread);
       } else {
-        add_and_store<false>(args, tile, rank, smem, thread);
+        Sums::template add_and_store<false>(args, tile, rank, smem.sums, thread);
       }
     }
     cluster_sync();  // and have been read
   }
-
-  /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
-  static MOYE_DEVICE int first_k_tile(int rank, TileGrid const& grid) { return int(int64_t(grid.k) * rank / kSplit); }
 
   /// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands. acquired: the stages are the
   /// producer's already.
@@ -198,51 +195,6 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     // Every load has been waited for. The wgmmas of other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
     copy(tCrC, tCsC);
-  }
-
-  /// Consumers: the tile's rows in vectors of 16 bytes, dealt out to the ranks in one piece each; those beyond m are
-  /// not counted, so that the ranks have the same to do, the last one perhaps less, where the tile has few rows.
-  /// kPair: half of the columns are those of a second b.
-  template <bool kPair>
-  static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
-                                        int thread) {
-    constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN, kVectors = kColumns / kVector;  // of one row
-    Sum const* sums[kSplit];                                                            // of each rank
-    MOYE_UNROLL
-    for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
-
-    int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
-    int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;
-    int const end = (rank + 1) * share < all ? (rank + 1) * share : all;
-    with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
-        args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
-          MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-              for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
-            int const row = vector / kVectors, column = vector % kVectors * kVector;
-            auto const first = add(sums, SumsLayout{}(row, column));
-            if constexpr (kPair) {
-              auto const second = add(sums, SumsLayout{}(row, kColumns + column));
-              epilogue.store_pair(first.elements, second.elements, row, column);
-            } else {
-              epilogue.store(first.elements, row, column);
-            }
-          }
-        });
-  }
-
-  /// One vector of all ranks, rank 0's first.
-  static MOYE_DEVICE Row<Sum, kVector> add(Sum const* const (&sums)[kSplit], int at) {
-    Row<Sum, kVector> parts[kSplit];
-    MOYE_UNROLL
-    for (int r = 0; r < kSplit; ++r) {  // all are on their way before the first is needed
-      parts[r] = detail::bit_cast<Row<Sum, kVector>>(*reinterpret_cast<uint128_t const*>(sums[r] + at));
-    }
-    MOYE_UNROLL
-    for (int r = 1; r < kSplit; ++r) {
-      MOYE_UNROLL
-      for (int i = 0; i < kVector; ++i) parts[0].elements[i] += parts[r].elements[i];
-    }
-    return parts[0];
   }
 
   template <Order kOrder>
