@@ -31,7 +31,6 @@ enum class Kernel {
   sm90_attention_grad,
   sm90_sliced_k,
   sm90_transposed,
-  sm90_mma_sync,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
@@ -74,7 +73,7 @@ inline constexpr char const* kKernelNames[] = {
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
     "sm90_parts",       "sm90_weights",       "sm90_attention",     "sm90_attention_grad",   "sm90_sliced_k",
-    "sm90_transposed",  "sm90_mma_sync"};
+    "sm90_transposed"};
 inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",       "f64",       "tf32",   "s8",
                                               "s32",      "e4m3",      "e5m2",      "f32_fast",  "bf16x3", "bf16x6",
                                               "bf16x9",   "bf16xs8",   "bf16xs4",   "bf16xe4m3", "f16xs8", "f16xs4",
@@ -161,7 +160,7 @@ struct GemmConfig {
   Dtype accumulator;  // of the sums
   TileMNK tile;       // elements of one CTA's tile
   int stages;         // slots of the shared-memory pipeline
-  ClusterMN cluster;  // CTAs of one cluster along m and n; sm90_split_k, sm90_mma_sync: n CTAs share one tile and split its k
+  ClusterMN cluster;  // CTAs of one cluster along m and n; sm90_split_k: n CTAs share one tile and split its k
   int alignment;      // bytes of one global load; pointers and non-unit strides of a and b are multiples of it
 };
 

@@ -1,6 +1,6 @@
 // sm90_split_k: D = A * B^T on wgmma, where tiles of D are fewer than multiprocessors and k is long: the CTAs of a
 // cluster share one tile of D, multiply a part of k each, and add up their sums through distributed shared memory.
-//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order; batch: outermost tile index
+//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order (TF32: split_k_tf32.h); batch: outermost tile index
 //   alignment          16 bytes; rows of one element's pack first what TMA cannot read where it is (gemm/pack.h)
 //   cluster            {1, S} in the table: rank r of S has the k-tiles from k * r / S to k * (r + 1) / S, maybe none;
 //                      with few stages two CTAs share a multiprocessor, and more loads are in flight
@@ -18,6 +18,7 @@
 #include "gemm/element.h"
 #include "gemm/order.h"
 #include "gemm/pack.h"
+#include "gemm/split_k_tf32.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "moye/algorithm/copy.h"
@@ -44,7 +45,7 @@ sm90_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT T
 }
 
 template <GemmConfig kConfig>
-  requires(kConfig.kernel == Kernel::sm90_split_k)
+  requires(kConfig.kernel == Kernel::sm90_split_k && kConfig.dtype != Dtype::tf32)
 struct Gemm<kConfig> : PacksOperands<kConfig> {
   using Element = typename ElementOf<kConfig.dtype>::Type;
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;

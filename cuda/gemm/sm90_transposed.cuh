@@ -100,9 +100,7 @@ struct Gemm<kConfig> {
     int const thread = int(thread_idx().x);
     if (thread == 0) {
       prefetch_maps(params.maps);
-      smem.pipeline.init(/*warps=*/4 * kConsumers);
-      for (int stage = 0; stage < kStages; ++stage) mbarrier_init(&smem.turned[stage], 1);
-      fence_mbarrier_init();
+      init_barriers(smem);
     }
     sync_threads();
     griddepcontrol_wait();  // the kernel ahead may still run up to here
@@ -112,7 +110,9 @@ struct Gemm<kConfig> {
         if (elect_one_sync()) produce<Operands<kOrder>>(args, params, smem.operands, smem.pipeline);
         sync_warp();
       } else if constexpr (kTurns<kOrder>) {
-        turn_stages<kOrder>(params, smem, thread / 32 - 1, thread % 32);
+        int64_t stages = 0;
+        for ([[maybe_unused]] TileCoord const tile : TileScheduler<1, 1>(params.grid)) stages += params.grid.k;
+        turn_stages<kOrder>(stages, smem, thread / 32 - 1, thread % 32);
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters<kOrder>>();
@@ -120,15 +120,20 @@ struct Gemm<kConfig> {
     }
   }
 
+  /// One thread.
+  static MOYE_DEVICE void init_barriers(SharedStorage& smem) {
+    smem.pipeline.init(/*warps=*/4 * kConsumers);
+    for (int stage = 0; stage < kStages; ++stage) mbarrier_init(&smem.turned[stage], 1);
+    fence_mbarrier_init();
+  }
+
   /// One warp of kTurners: every third stage. A box holds as many rows as columns, so that what is read of it fits in
   /// its place, turned. A lane has a row of it.
   template <Order kOrder>
-  static MOYE_DEVICE void turn_stages(TransposedParams const& params, SharedStorage& smem, int warp, int lane) {
+  static MOYE_DEVICE void turn_stages(int64_t stages, SharedStorage& smem, int warp, int lane) {
     using A = typename Operands<kOrder>::A;
     static_assert(kStages % kTurners == 0, "a warp sees every phase of its mbarriers");
     int const row = lane % kBoxRows;
-    int64_t stages = 0;
-    for ([[maybe_unused]] TileCoord const tile : TileScheduler<1, 1>(params.grid)) stages += params.grid.k;
     PipelineState<kStages> read;
     read += warp;
     MOYE_NO_UNROLL
@@ -157,8 +162,25 @@ struct Gemm<kConfig> {
   template <Order kOrder>
   static MOYE_DEVICE void consume(GemmArgs const& args, TransposedParams const& params, SharedStorage& smem,
                                   int thread) {
+    Tensor tCrC = partition_fragment_C(TiledMma{}, Shape<Int<kBlkN>, Int<kBlkM>>{});  // (MMA,MMA_N,MMA_M)
+    PipelineState<kStages> read;
+    for (TileCoord const tile : TileScheduler<1, 1>(params.grid)) {
+      multiply<kOrder>(params.grid.k, smem, read, tCrC, thread);
+      // While the producer loads for the next tile.
+      if (params.is_simple) {
+        store_simple(args, params, tile, tCrC, thread);
+      } else {
+        store(args, tile, tCrC, thread);
+      }
+    }
+  }
+
+  /// Two warpgroups: tCrC = the products of `k_tiles` stages from `read` on.
+  template <Order kOrder, class Sums>
+  static MOYE_DEVICE void multiply(int k_tiles, SharedStorage& smem, PipelineState<kStages>& read, Sums& tCrC,
+                                   int thread) {
     using B = typename Operands<kOrder>::B;
-    int const lane = thread % 32, k_tiles = params.grid.k;
+    int const lane = thread % 32;
     Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), TurnedA::smem_layout());  // (BLK_M,BLK_K,PIPE)
     Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), B::smem_layout());        // (BLK_N,BLK_K,PIPE)
     TiledMma tiled_mma;
@@ -167,7 +189,6 @@ struct Gemm<kConfig> {
     constexpr int kSteps = decltype(size<2>(tCsB))::value;                            // MMA_K
     Tensor tCrB = make_tensor<Element>(Shape<Shape<_2, _2>, _1, Int<kSteps>, _2>{});  // (MMA,MMA_N,MMA_K,2)
     Tensor tCrA = thr_mma.partition_fragment_B(sA);                                   // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkN>, Int<kBlkM>>{});   // (MMA,MMA_N,MMA_M)
     // Where the lane reads; stages, and what a wgmma multiplies, lie whole periods of the swizzle apart.
     int first[2];
     MOYE_UNROLL
@@ -192,41 +213,32 @@ struct Gemm<kConfig> {
       sync_warp();  // all lanes have read it
     };
 
-    PipelineState<kStages> read;
-    for (TileCoord const tile : TileScheduler<1, 1>(params.grid)) {
-      if (k_tiles == 0) clear(tCrC);
-      warpgroup_fence_operand(tCrC);
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      if (k_tiles > 0) load_b(read, 0);
-      PipelineState<kStages> last;  // the stage whose wgmmas may be in flight
-      MOYE_NO_UNROLL
-      for (int k_tile = 0; k_tile < k_tiles; k_tile += 2) {
-        MOYE_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          if (k_tile + i == k_tiles) break;
-          warpgroup_fence_operand(tCrB);
-          warpgroup_arrive();
-          gemm(tiled_mma, tCrB(_, _, _, i), tCrA(_, _, _, read.index()), tCrC);
-          warpgroup_commit_group();
-          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
-          // The wgmmas before are done: their stage may be filled again, and their registers.
-          warpgroup_wait_group<1>();
-          if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);
-          last = read;
-          ++read;
-          if (k_tile + i + 1 < k_tiles) load_b(read, 1 - i);
-        }
-      }
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tCrC);
-      if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
-      // While the producer loads for the next tile.
-      if (params.is_simple) {
-        store_simple(args, params, tile, tCrC, thread);
-      } else {
-        store(args, tile, tCrC, thread);
+    if (k_tiles == 0) clear(tCrC);
+    warpgroup_fence_operand(tCrC);
+    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    if (k_tiles > 0) load_b(read, 0);
+    PipelineState<kStages> last;  // the stage whose wgmmas may be in flight
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; k_tile += 2) {
+      MOYE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        if (k_tile + i == k_tiles) break;
+        warpgroup_fence_operand(tCrB);
+        warpgroup_arrive();
+        gemm(tiled_mma, tCrB(_, _, _, i), tCrA(_, _, _, read.index()), tCrC);
+        warpgroup_commit_group();
+        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        // The wgmmas before are done: their stage may be filled again, and their registers.
+        warpgroup_wait_group<1>();
+        if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);
+        last = read;
+        ++read;
+        if (k_tile + i + 1 < k_tiles) load_b(read, 1 - i);
       }
     }
+    warpgroup_wait_group<0>();
+    warpgroup_fence_operand(tCrC);
+    if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
   }
 
   /// Of the tile's, the first that a consumer thread has; its rows begin with thread % 4 * 2.
