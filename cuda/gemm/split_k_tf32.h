@@ -56,8 +56,8 @@ struct Gemm<kConfig> {
 
   // A lane has pairs along n of two rows. Pieces of 16 bytes change places with the rows, so that the pairs of a
   // half-warp, in four columns and every other row of eight, lie in all banks.
-  using SumsLayout = decltype(composition(Swizzle<2, 2, 6>{},
-                                          Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN>, _1>>{}));
+  using SumsLayout =
+      decltype(composition(Swizzle<2, 2, 6>{}, Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN>, _1>>{}));
   static_assert(kBlkN == 128, "a row has all banks four times: the swizzle");
   using Sums = ClusterSums<float, kBlkM, kBlkN, SumsLayout, kSplit, kConsumerThreads>;
   static_assert(sizeof(float) * kBlkM * kBlkN <= sizeof(SharedStorage::operands), "sums take the place of the stages");
