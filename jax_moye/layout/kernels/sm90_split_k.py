@@ -109,9 +109,7 @@ class SplitKLayouts(TmaKernelLayouts):
         share = self._share(pitch, item, base, rank=rank)
         return transactions.global_memory(share, self.vector * item, what="d, by threads")
 
-    def epilogue_counts(
-        self, pitch: int, value_type: Any, *, by_threads: bool = True, rank: int = 0
-    ) -> dict[str, int]:
+    def epilogue_counts(self, pitch: int, value_type: Any, *, by_threads: bool = True, rank: int = 0) -> dict[str, int]:
         """What a CTA's epilogue costs, by the names of the emulator's counters; threads store whatever d is."""
         write, read = self.staging_reports(rank=rank)
         return sums_counts(write, read, self.thread_store_report(pitch, value_type, rank=rank), self.parts)
