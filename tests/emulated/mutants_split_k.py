@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         name="split_k_sums_of_no_k_tile_not_cleared",
         old="    if (k_tiles == 0) clear(tCrC);\n",
-        new="",
+        new="    if (k_tiles == 0) fill(tCrC, Sum(1));\n",  # registers that nobody clears hold something
         expect="wrong",
         sizes=(70, 66, 30),
     ),

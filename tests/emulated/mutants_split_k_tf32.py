@@ -58,6 +58,13 @@ MUTANTS = [
         expect=deadlock("parity 0: 0 phases complete", T),
         sizes=ONE_K_TILE,
     ),
+    Mutant(
+        name="split_k_tf32_sums_of_no_k_tile_not_cleared",
+        file=T,
+        old="    if (k_tiles == 0) clear(tCrC);\n",
+        new="    if (k_tiles == 0) fill(tCrC, 1.0f);\n",  # registers that nobody clears hold something
+        sizes=ONE_K_TILE,
+    ),
     # ---- the kernel ahead
     Mutant(name="split_k_tf32_loads_what_is_not_there_yet", old=KERNEL_AHEAD, new="", expect=too_early("TMA load", K)),
     Mutant(

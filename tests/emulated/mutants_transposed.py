@@ -222,6 +222,7 @@ MUTANTS = [
         new="",
         expect="wrong",
         sizes=(72, 136, 0),
+        options=FINISHED,  # in the registers in which the next tile's sums are
     ),
     # ---- D
     Short(name="transposed_rows_behind_d", old="        if (i * 8 + j >= m_left) continue;\n", new="", expect=OUTSIDE),
