@@ -56,8 +56,8 @@ struct Gemm<kConfig> {
 
   // A lane has pairs along n of two rows. Pieces of 16 bytes change places with the rows, so that the pairs of a
   // half-warp, in four columns and every other row of eight, lie in all banks.
-  using SumsLayout = decltype(composition(Swizzle<2, 2, 6>{},
-                                          Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN>, _1>>{}));
+  using SumsLayout =
+      decltype(composition(Swizzle<2, 2, 6>{}, Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN>, _1>>{}));
   static_assert(kBlkN == 128, "a row has all banks four times: the swizzle");
   using Sums = ClusterSums<float, kBlkM, kBlkN, SumsLayout, kSplit, kConsumerThreads>;
   static_assert(sizeof(float) * kBlkM * kBlkN <= sizeof(SharedStorage::operands), "sums take the place of the stages");
@@ -141,7 +141,8 @@ struct Gemm<kConfig> {
     typename Products::TiledMma tiled_mma;
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkN>, Int<kBlkM>>{});  // (MMA,MMA_N,MMA_M)
     PipelineState<kStages> read;
-    Products::template multiply<kOrder>(k_tiles, smem, read, tCrC, thread);
+    typename Products::template Multiply<kOrder> multiply(smem, thread);
+    multiply(k_tiles, read, tCrC);
     // Every load has been waited for. The wgmmas of other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
     int const n = Products::first_column(thread);

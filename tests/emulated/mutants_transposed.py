@@ -25,8 +25,8 @@ LANDED = "      smem.pipeline.consumer_wait(read);\n      MOYE_NO_UNROLL\n"
 PROXY_FENCE = "      fence_proxy_async_shared_cta();  // wgmma reads it\n"
 ALL_LANES = "      sync_warp();\n      if (lane == 0)"
 ARRIVAL = " mbarrier_arrive(&smem.turned[read.index()]);\n"
-WAIT = "        warpgroup_wait_group<1>();\n"
-RELEASE = "        if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);\n"
+WAIT = "          warpgroup_wait_group<1>();\n"
+RELEASE = "          if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);\n"
 LOAD = "load_b(read, 1 - i);"
 IN_FLIGHT = r"wgmma by .* at sm90_transposed\.cuh:\d+: its registers of A were written before warpgroup_wait_group"
 OUTSIDE = r"out of bounds: plain store of \d+ bytes .* at (epilogue|sm90_transposed)\.(h|cuh):\d+"
@@ -175,13 +175,13 @@ MUTANTS = [
     ),
     Mutant(
         name="transposed_released_too_far",
-        old="consumer_release(last, lane);\n        last = read;",
-        new="consumer_release(read, lane);\n        last = read;",
+        old="consumer_release(last, lane);\n          last = read;",
+        new="consumer_release(read, lane);\n          last = read;",
         expect=rf"race on shared memory .*{BY.format(file=T)}|mbarrier",
     ),
     Mutant(
         name="transposed_last_wait_missing",
-        old="    warpgroup_wait_group<0>();\n",
+        old="      warpgroup_wait_group<0>();\n",
         new="",
         expect=rf"{refilled_in_use(T)}|wgmma at {T}:\d+ is in flight|written while a wgmma was in flight",
     ),
@@ -193,7 +193,7 @@ MUTANTS = [
     ),
     Mutant(
         name="transposed_a_stage_behind_the_last",
-        old="        if (k_tile + i == k_tiles) break;\n",
+        old="          if (k_tile + i == k_tiles) break;\n",
         new="",
         expect=r"wrong|deadlock|race on shared memory",
     ),
@@ -206,19 +206,19 @@ MUTANTS = [
     # ---- wgmma
     Mutant(
         name="transposed_warpgroup_arrive_missing",
-        old="        warpgroup_arrive();\n",
+        old="          warpgroup_arrive();\n",
         new="",
         expect=rf"wgmma by block \(0,0,0\) warp \d+ at {T}:\d+: no warpgroup_arrive",
     ),
     Mutant(
         name="transposed_sums_of_the_tile_before",
-        old="    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n",
+        old="      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n",
         new="",
         expect="wrong",
     ),
     Mutant(
         name="transposed_sums_of_no_products",
-        old="    if (k_tiles == 0) clear(tCrC);\n",
+        old="      if (k_tiles == 0) clear(tCrC);\n",
         new="",
         expect="wrong",
         sizes=(72, 136, 0),
