@@ -163,9 +163,10 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void consume(GemmArgs const& args, TransposedParams const& params, SharedStorage& smem,
                                   int thread) {
     Tensor tCrC = partition_fragment_C(TiledMma{}, Shape<Int<kBlkN>, Int<kBlkM>>{});  // (MMA,MMA_N,MMA_M)
+    Multiply<kOrder> multiply(smem, thread);
     PipelineState<kStages> read;
     for (TileCoord const tile : TileScheduler<1, 1>(params.grid)) {
-      multiply<kOrder>(params.grid.k, smem, read, tCrC, thread);
+      multiply(params.grid.k, read, tCrC);
       // While the producer loads for the next tile.
       if (params.is_simple) {
         store_simple(args, params, tile, tCrC, thread);
@@ -175,71 +176,82 @@ struct Gemm<kConfig> {
     }
   }
 
-  /// Two warpgroups: tCrC = the products of `k_tiles` stages from `read` on.
-  template <Order kOrder, class Sums>
-  static MOYE_DEVICE void multiply(int k_tiles, SharedStorage& smem, PipelineState<kStages>& read, Sums& tCrC,
-                                   int thread) {
+  /// Two warpgroups: the products of stages. What does not depend on the stage is computed once.
+  template <Order kOrder>
+  struct Multiply {
     using B = typename Operands<kOrder>::B;
-    int const lane = thread % 32;
-    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), TurnedA::smem_layout());  // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), B::smem_layout());        // (BLK_N,BLK_K,PIPE)
-    TiledMma tiled_mma;
-    auto const thr_mma = tiled_mma.get_slice(thread);
-    Tensor tCsB = thr_mma.partition_A(sB);                                            // (MMA,MMA_N,MMA_K,PIPE)
-    constexpr int kSteps = decltype(size<2>(tCsB))::value;                            // MMA_K
-    Tensor tCrB = make_tensor<Element>(Shape<Shape<_2, _2>, _1, Int<kSteps>, _2>{});  // (MMA,MMA_N,MMA_K,2)
-    Tensor tCrA = thr_mma.partition_fragment_B(sA);                                   // (MMA,MMA_M,MMA_K,PIPE)
-    // Where the lane reads; stages, and what a wgmma multiplies, lie whole periods of the swizzle apart.
-    int first[2];
-    MOYE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      first[half] = int(&tCsB(make_coord(_0{}, half), _0{}, _0{}, _0{}) - smem.operands.b);
-      MOYE_COMPUTED_HERE("+r", first[half]);
-    }
-    // The stage has landed, and lies along k: load what lies along n into one half of the registers.
-    auto const load_b = [&](PipelineState<kStages> const& stage, int to) {
-      smem.pipeline.consumer_wait(stage);
-      if constexpr (kTurns<kOrder>) mbarrier_wait(&smem.turned[stage.index()], stage.phase());
+    static constexpr int kSteps = kBlkK / 8;  // MMA_K
+    SharedStorage& smem;
+    int lane, first[2];                                                                // first: where the lane reads
+    decltype(make_tensor<Element>(Shape<Shape<_2, _2>, _1, Int<kSteps>, _2>{})) tCrB;  // (MMA,MMA_N,MMA_K,2)
+    decltype(TiledMma{}.get_slice(0).partition_fragment_B(make_tensor(
+        make_smem_ptr(static_cast<Element*>(nullptr)), TurnedA::smem_layout()))) tCrA;  // (MMA,MMA_M,MMA_K,PIPE)
+
+    MOYE_DEVICE Multiply(SharedStorage& storage, int thread)
+        : smem(storage),
+          lane(thread % 32),
+          tCrA(TiledMma{}.get_slice(thread).partition_fragment_B(
+              make_tensor(make_smem_ptr(storage.operands.a), TurnedA::smem_layout()))) {
+      Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), B::smem_layout());  // (BLK_N,BLK_K,PIPE)
+      Tensor tCsB = TiledMma{}.get_slice(thread).partition_A(sB);                 // (MMA,MMA_N,MMA_K,PIPE)
+      static_assert(decltype(size<2>(tCsB))::value == kSteps);
+      // Stages, and what a wgmma multiplies, lie whole periods of the swizzle apart.
       MOYE_UNROLL
-      for (int step = 0; step < kSteps; ++step) {
+      for (int half = 0; half < 2; ++half) {
+        first[half] = int(&tCsB(make_coord(_0{}, half), _0{}, _0{}, _0{}) - smem.operands.b);
+        MOYE_COMPUTED_HERE("+r", first[half]);
+      }
+    }
+
+    /// tCrC = the products of `k_tiles` stages from `read` on.
+    template <class Sums>
+    MOYE_DEVICE void operator()(int k_tiles, PipelineState<kStages>& read, Sums& tCrC) {
+      // The stage has landed, and lies along k: load what lies along n into one half of the registers.
+      auto const load_b = [&](PipelineState<kStages> const& stage, int to) {
+        smem.pipeline.consumer_wait(stage);
+        if constexpr (kTurns<kOrder>) mbarrier_wait(&smem.turned[stage.index()], stage.phase());
         MOYE_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          Element const* const from = B::stage(smem.operands.b, stage.index()) + first[half] + step * 8 * kBoxRows;
-          auto const pair = detail::bit_cast<Row<Element, 2>>(*reinterpret_cast<uint64_t const*>(from));
+        for (int step = 0; step < kSteps; ++step) {
           MOYE_UNROLL
-          for (int i = 0; i < 2; ++i) tCrB(make_coord(i, half), _0{}, step, to) = pair.elements[i];
+          for (int half = 0; half < 2; ++half) {
+            Element const* const from = B::stage(smem.operands.b, stage.index()) + first[half] + step * 8 * kBoxRows;
+            auto const pair = detail::bit_cast<Row<Element, 2>>(*reinterpret_cast<uint64_t const*>(from));
+            MOYE_UNROLL
+            for (int i = 0; i < 2; ++i) tCrB(make_coord(i, half), _0{}, step, to) = pair.elements[i];
+          }
+        }
+        sync_warp();  // all lanes have read it
+      };
+
+      TiledMma tiled_mma;
+      if (k_tiles == 0) clear(tCrC);
+      warpgroup_fence_operand(tCrC);
+      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+      if (k_tiles > 0) load_b(read, 0);
+      PipelineState<kStages> last;  // the stage whose wgmmas may be in flight
+      MOYE_NO_UNROLL
+      for (int k_tile = 0; k_tile < k_tiles; k_tile += 2) {
+        MOYE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          if (k_tile + i == k_tiles) break;
+          warpgroup_fence_operand(tCrB);
+          warpgroup_arrive();
+          gemm(tiled_mma, tCrB(_, _, _, i), tCrA(_, _, _, read.index()), tCrC);
+          warpgroup_commit_group();
+          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+          // The wgmmas before are done: their stage may be filled again, and their registers.
+          warpgroup_wait_group<1>();
+          if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);
+          last = read;
+          ++read;
+          if (k_tile + i + 1 < k_tiles) load_b(read, 1 - i);
         }
       }
-      sync_warp();  // all lanes have read it
-    };
-
-    if (k_tiles == 0) clear(tCrC);
-    warpgroup_fence_operand(tCrC);
-    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-    if (k_tiles > 0) load_b(read, 0);
-    PipelineState<kStages> last;  // the stage whose wgmmas may be in flight
-    MOYE_NO_UNROLL
-    for (int k_tile = 0; k_tile < k_tiles; k_tile += 2) {
-      MOYE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        if (k_tile + i == k_tiles) break;
-        warpgroup_fence_operand(tCrB);
-        warpgroup_arrive();
-        gemm(tiled_mma, tCrB(_, _, _, i), tCrA(_, _, _, read.index()), tCrC);
-        warpgroup_commit_group();
-        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
-        // The wgmmas before are done: their stage may be filled again, and their registers.
-        warpgroup_wait_group<1>();
-        if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);
-        last = read;
-        ++read;
-        if (k_tile + i + 1 < k_tiles) load_b(read, 1 - i);
-      }
+      warpgroup_wait_group<0>();
+      warpgroup_fence_operand(tCrC);
+      if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
     }
-    warpgroup_wait_group<0>();
-    warpgroup_fence_operand(tCrC);
-    if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
-  }
+  };
 
   /// Of the tile's, the first that a consumer thread has; its rows begin with thread % 4 * 2.
   static MOYE_DEVICE int first_column(int thread) { return int(Columns{}(thread / 32 * 16 + thread % 32 / 4)); }

@@ -141,7 +141,8 @@ struct Gemm<kConfig> {
     typename Products::TiledMma tiled_mma;
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkN>, Int<kBlkM>>{});  // (MMA,MMA_N,MMA_M)
     PipelineState<kStages> read;
-    Products::template multiply<kOrder>(k_tiles, smem, read, tCrC, thread);
+    typename Products::template Multiply<kOrder> multiply(smem, thread);
+    multiply(k_tiles, read, tCrC);
     // Every load has been waited for. The wgmmas of other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
     int const n = Products::first_column(thread);

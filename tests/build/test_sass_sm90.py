@@ -35,7 +35,7 @@ import nvcc_gate  # noqa: E402
 
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
-ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_transposed": ("NN", "TN")}
+ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_transposed": ("NN", "TN"), "sm90_split_k_tf32": ("TN", "NN")}
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's, of TF32 sm90_transposed's. Doubles and tiny tiles
 # have no wgmma: see test_sass_portable.py.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
@@ -44,6 +44,17 @@ ELSEWHERE = ("sm90_parallel_split_k", *WITHOUT_WGMMA, "sm90_weights", "sm90_atte
 COTANGENTS_OF_A_GATE = "{sm90_pingpong,bf16,f32,{128,128,64},5,{1,1},16}"  # no other row computes both
 TWINS = {"f16": "bf16", "e5m2": "e4m3", "e4m3xe5m2": "e4m3", "e5m2xe4m3": "e4m3"}  # {dtype: whose code is the same}
 RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())
+
+
+def function_of(row: str) -> str:
+    """The name of a row's kernel, without its last word: that of the row, but for products of another kernel's."""
+    kernel, dtype, *_ = re.findall(r"\w+", row)
+    return "sm90_split_k_tf32" if (kernel, dtype) == ("sm90_split_k", "tf32") else kernel
+
+
+def is_transposed(row: str) -> bool:
+    """Whether it has the main loop of sm90_transposed."""
+    return function_of(row) in ("sm90_transposed", "sm90_split_k_tf32")
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -66,10 +77,10 @@ def rows() -> list[tuple[str, str, str]]:
     result, turn = [], collections.Counter()
     for (kernel, dtype, *_), (*_, text) in found.items():
         # Other types than those of 16 bits are contiguous along k alone, but for the kernel of those that are not.
-        turns = dtype in ("bf16", "f16") or kernel == "sm90_transposed"
-        orders = ORDERS_OF.get(kernel, ORDERS)
-        result.append((kernel, text, orders[turn[kernel] % len(orders)] if turns else "NT"))
-        turn[kernel] += turns
+        turns, function = dtype in ("bf16", "f16") or is_transposed(text), function_of(text)
+        orders = ORDERS_OF.get(function, ORDERS)
+        result.append((kernel, text, orders[turn[function] % len(orders)] if turns else "NT"))
+        turn[function] += turns
     return [*result, ("sm90_pingpong", COTANGENTS_OF_A_GATE, "NN")]
 
 
@@ -126,7 +137,8 @@ def compile_rows(kernel: str, bits: int) -> tuple[dict[str, dict], list[str], di
     Returns {name: what ptxas reported}, what tools/nvcc_gate.py refuses, and {name: code} if there is a disassembler.
     """
     rows = [(row, order) for k, row, order in ROWS if k == kernel and bits_of(row) == bits]
-    return compile_kernels(kernel, [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for row, order in rows])
+    names = [f"{function_of(row)}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for row, order in rows]
+    return compile_kernels(kernel, names)
 
 
 def bits_of(row: str) -> int:
@@ -209,22 +221,26 @@ def check_code(
         assert re.search(rf"\b{opcode}", opcodes), f"no {opcode}"
     assert not re.search(r"\b(LDL|STL)\b", opcodes)
 
-    given = {}
+    given: dict[str, list[tuple[int, int]]] = {}
     for index, instruction in enumerate(code):
         if instruction.opcode.startswith("USETMAXREG"):
             kind = "producer" if "DEALLOC" in instruction.opcode else "consumers"
-            given[kind] = (index, int(re.findall(r"0x[0-9a-f]+", instruction.operands)[-1], 16))
+            registers = int(re.findall(r"0x[0-9a-f]+", instruction.operands)[-1], 16)
+            given.setdefault(kind, []).append((index, registers))
     if not deals_registers:  # all threads have what ptxas says
         assert not given
         return
     assert set(given) == {"producer", "consumers"}
-    start, registers = given["producer"]
-    producer = reachable(code, start)
-    highest = max(highest_register(code[index]) for index in producer)
-    assert 0 < highest < registers, f"the producer uses R{highest} of {registers} registers"
+    highest_of_all = 0
+    for start, registers in given["producer"]:  # twice where its warps have parted before
+        producer = reachable(code, start)
+        highest = max(highest_register(code[index]) for index in producer)
+        assert highest < registers, f"the producer uses R{highest} of {registers} registers"
+        highest_of_all = max(highest_of_all, highest)
+    assert highest_of_all > 0
     # Everything else; jumps through tables hide which of it the consumers reach.
     highest = max(highest_register(instruction) for instruction in code)
-    assert highest < given["consumers"][1], f"R{highest} of {given['consumers'][1]} registers"
+    assert highest < min(registers for _, registers in given["consumers"]), f"R{highest}, {given}"
 
 
 def listing_of(code: list[Instruction]) -> str:
@@ -318,11 +334,11 @@ def test_row(kernel, row, order):
         pytest.skip(f"{reason}: the messages of ptxas were checked")
     code = codes[name]
     splits_k = kernel == "sm90_split_k"
-    by_threads = ",s32," in row or splits_k or kernel == "sm90_transposed"
-    check_code(code, tma_stores=not by_threads, deals_registers=not splits_k)
+    by_threads = ",s32," in row or splits_k or is_transposed(row)
+    check_code(code, tma_stores=not by_threads, deals_registers=not splits_k or is_transposed(row))
     if kernel != "sm90_parts" and ",f32_blocks," not in row:  # registers are too few, or hold addresses of scales
         check_descriptors(code)
-    if kernel == "sm90_transposed":
+    if is_transposed(row):
         check_halves(code)
     if ",f32_blocks," in row:
         check_scales_of_blocks(code, row)
@@ -342,8 +358,9 @@ def test_rules(kernel):
         codes |= compile_rows(kernel, bits)[2]
     if reason := check_sass.unavailable():
         pytest.skip(reason)
-    rules = [rule for rule in RULES if rule["kernel"] in (f"{kernel}_kernel", "_kernel")]
-    assert len(rules) > 1
+    functions = {function_of(row) for of, row, _ in ROWS if of == kernel}
+    rules = [rule for rule in RULES if rule["kernel"] in (*(f"{name}_kernel" for name in functions), "_kernel")]
+    assert len(rules) > len(functions)
     assert broken_rules(codes, rules, subset=False) == []
 
 

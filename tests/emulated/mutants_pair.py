@@ -14,6 +14,7 @@ SPLIT_K = "{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}"
 
 C, P, K = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "sm90_split_k.cuh"
 T, E, GATE, ELEMENTS = "tma_operand.h", "epilogue_sm90.h", "epilogue_gate.h", "epilogue.h"
+SUMS = "cluster_sums.h"
 PAIR, KEPT = ("out=bf16", "pair=1"), ("out=bf16", "pair=2")
 
 # Six tiles, of which the last has 44 rows and 24 columns; of k two whole tiles and a piece.
@@ -135,14 +136,14 @@ MUTANTS = [
     Mutant(
         name="pair_second_half_in_the_middle_of_the_sums",
         row=SPLIT_K,
-        file=K,
+        file=SUMS,
         old="SumsLayout{}(row, kColumns + column)",
         new="SumsLayout{}(row, kColumns / 2 + column)",
     ),
     Mutant(
         name="pair_vectors_of_tiles_of_one_b",
         row=SPLIT_K,
-        file=K,
+        file=SUMS,
         old="kColumns = kPair ? kBlkN / 2 : kBlkN,",
         new="kColumns = kBlkN,",
     ),

@@ -8,13 +8,13 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 2}, 16}"
-K = "sm90_split_k.cuh"
+K, SUMS = "sm90_split_k.cuh", "cluster_sums.h"
 
 # Four tiles, the last of 6 rows and 2 columns, and five k-tiles: two and three, in a ring of two stages.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 66, 290))
 
-PART = "return int(int64_t(grid.k) * rank / kSplit);"
-K_TILES = "k_tiles = first_k_tile(rank + 1, grid) - begin;"
+PART = "return int(int64_t(k_tiles) * rank / kSplit);"
+K_TILES = "k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
@@ -26,7 +26,13 @@ OF_THE_TILE = "vector = rank * share + thread;"
 
 MUTANTS = [
     # ---- parts of k
-    Mutant(name="split_k_remainder_for_nobody", old=PART, new="return grid.k / kSplit * rank;", expect="wrong"),
+    Mutant(
+        name="split_k_remainder_for_nobody",
+        file=SUMS,
+        old=PART,
+        new="return k_tiles / kSplit * rank;",
+        expect="wrong",
+    ),
     Mutant(
         name="split_k_remainder_given_twice",
         old=K_TILES,
@@ -42,7 +48,7 @@ MUTANTS = [
     Mutant(
         name="split_k_sums_of_no_k_tile_not_cleared",
         old="    if (k_tiles == 0) clear(tCrC);\n",
-        new="",
+        new="    if (k_tiles == 0) fill(tCrC, Sum(1));\n",  # registers that nobody clears hold something
         expect="wrong",
         sizes=(70, 66, 30),
     ),
@@ -118,46 +124,51 @@ MUTANTS = [
         name="split_k_sums_read_without_a_cluster_barrier",
         old=ALL_SUMS,
         new="      cluster_arrive_relaxed();\n      cluster_wait();\n",
-        expect=race("plain load", K, "plain store", K),
+        expect=race("plain load", SUMS, "plain store", K),
     ),
     Mutant(
         name="split_k_sums_read_behind_a_barrier_of_the_cta",
         old=ALL_SUMS,
         new="      named_barrier_sync(kSumsBarrier, kConsumerThreads);\n",
-        expect=race("plain load", K, "(plain store|TMA load)", K),
+        expect=race("plain load", SUMS, "(plain store|TMA load)", K),
     ),
     Mutant(
         name="split_k_exits_while_others_read",
         old="    cluster_sync();  // and have been read\n",
         new="",
-        expect=r"exits without having waited for plain load by .* at sm90_split_k\.cuh:\d+, which needs its",
+        expect=r"exits without having waited for plain load by .* at cluster_sums\.h:\d+, which needs its",
     ),
     Mutant(
         name="split_k_its_own_sums_alone",
-        old="sums[r] = mapa(smem.sums, uint32_t(r));",
-        new="sums[r] = mapa(smem.sums, uint32_t(rank));",
+        file=SUMS,
+        old="mapa(own, uint32_t(r));",
+        new="mapa(own, uint32_t(rank));",
         expect="wrong",
     ),
     Mutant(
         name="split_k_a_rank_left_out",
+        file=SUMS,
         old="for (int r = 1; r < kSplit; ++r) {",
         new="for (int r = 1; r < kSplit - 1; ++r) {",
         expect="wrong",
     ),
     Mutant(
         name="split_k_the_share_begins_with_the_second_vector",
+        file=SUMS,
         old=OF_THE_TILE,
         new="vector = rank * share + thread + 1;",
         expect="wrong",
     ),
     Mutant(
         name="split_k_every_rank_begins_with_the_first_row",
+        file=SUMS,
         old=OF_THE_TILE,
         new="vector = thread;",
         expect=r"race on global memory d\+0x[0-9a-f]+",
     ),
     Mutant(
         name="split_k_rows_of_whole_tiles_dealt_out_short",
+        file=SUMS,
         old="share = (all + kSplit - 1) / kSplit",
         new="share = all / kVectors / kSplit * kVectors",
         expect="wrong",

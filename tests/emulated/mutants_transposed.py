@@ -199,8 +199,8 @@ MUTANTS = [
     ),
     Mutant(
         name="transposed_nobody_turns",
-        old="if constexpr (kTurns<kOrder>) {\n        turn_stages<kOrder>",
-        new="if constexpr (!kTurns<kOrder>) {\n        turn_stages<kOrder>",
+        old="} else if constexpr (kTurns<kOrder>) {",
+        new="} else if constexpr (!kTurns<kOrder>) {",
         expect=deadlock("parity 0: 0 phases complete, 1 of 1 arrivals", T),
     ),
     # ---- wgmma
@@ -222,6 +222,7 @@ MUTANTS = [
         new="",
         expect="wrong",
         sizes=(72, 136, 0),
+        options=FINISHED,  # in the registers in which the next tile's sums are
     ),
     # ---- D
     Short(name="transposed_rows_behind_d", old="        if (i * 8 + j >= m_left) continue;\n", new="", expect=OUTSIDE),

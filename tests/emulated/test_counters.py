@@ -67,6 +67,23 @@ def assert_counted(counted: dict[str, int], expected: dict[str, int], ignored: t
     assert {name: counted[name] for name in others if counted[name]} == {}
 
 
+def epilogue_counts(kernel, ctas: int, *call, **options) -> collections.Counter:
+    """Of so many CTAs; those that share a tile read and store a part of it each, perhaps one more."""
+    parts = getattr(kernel, "parts", 1)
+    total: collections.Counter = collections.Counter()
+    for rank in range(parts):
+        of_rank = options | ({"rank": rank} if parts > 1 else {})
+        for name, number in kernel.epilogue_counts(*call, **of_rank).items():
+            total[name] += ctas // parts * number
+    return total
+
+
+def shares_are_whole(config) -> bool:
+    """Whether the parts of a whole tile that CTAs of a cluster add up begin with a row of banks each."""
+    m, n, _ = config.tile
+    return m * n % (config.k_parts * transactions.BANKS) == 0
+
+
 def pitches(problem: Problem) -> tuple[int, int]:
     """Elements between the rows of a and b as they are stored; `make_call` stores both without padding."""
     return (
@@ -119,8 +136,7 @@ def test_a_k_tile_of_tma(config, order):
     expected = collections.Counter(kernel.pack_counts(m, n, problem.k, *pitches(problem)))
     for name, number in kernel.counts(*pitches(problem), last=True).items():
         expected[name] += 2 * ctas * number
-    for name, number in kernel.epilogue_counts(n, "bf16").items():
-        expected[name] += ctas * number
+    expected.update(epilogue_counts(kernel, ctas, n, "bf16"))
     assert_counted(counted, expected)
     assert counted["launches"] == (2 if any(operand.packing for operand in kernel.operands) else 1)
 
@@ -138,8 +154,7 @@ def test_epilogue_of_tma(config):
         for options in ({}, {"activation": "relu"}):
             by_threads = kernel.stores_by_threads(out_dtype, finished=bool(options))
             expected = collections.Counter(packing)
-            for name, number in kernel.epilogue_counts(problem.n, out_dtype, by_threads=by_threads).items():
-                expected[name] += tiles * number
+            expected.update(epilogue_counts(kernel, tiles, problem.n, out_dtype, by_threads=by_threads))
             assert_counted(counters(config, problem, out_dtype, **options), expected, ignored=(*loads,))
 
 
@@ -150,31 +165,32 @@ TRANSPOSED_ORDERS = [(config, order) for config in TRANSPOSED for order in confi
     ("config", "order"), TRANSPOSED_ORDERS, ids=[f"{c.name}-{order}" for c, order in TRANSPOSED_ORDERS]
 )
 def test_a_k_tile_of_transposed(config, order):
-    """Two CTAs, more k-tiles than stages: every box and wgmma, and what threads load, turn and store."""
+    """Two tiles, more k-tiles for a CTA than stages: every box and wgmma, and what threads load, turn and store."""
     tile_m, tile_n, tile_k = config.tile
-    k_tiles = config.stages + 2
+    k_tiles = (config.stages + 2) * config.k_parts
     problem = Problem(2 * tile_m, tile_n, k_tiles * tile_k, order)
     kernel = kernel_layouts(config, order)
     assert kernel.turns == (order == "TN")
     expected = collections.Counter()
     for name, number in kernel.counts(*pitches(problem)).items():
         expected[name] += 2 * k_tiles * number
-    for name, number in kernel.epilogue_counts(problem.n, "bf16").items():
-        expected[name] += 2 * number
+    expected.update(epilogue_counts(kernel, 2 * config.k_parts, problem.n, "bf16"))
     counted = counters(config, problem, "bf16")
     assert_counted(counted, expected)
-    assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
+    assert counted["ctas"] == 2 * config.k_parts
+    if shares_are_whole(config):
+        assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
     assert counted["launches"] == 1
 
 
 @every_transposed
 def test_epilogue_of_transposed(config):
-    """Products as they are, and those that are finished: the same words, and nothing in shared memory."""
+    """Products as they are, and those that are finished: the same words, and of shared memory what parts of k need."""
     tile_m, tile_n, _ = config.tile
     kernel = kernel_layouts(config, "NN")
     problem = Problem(tile_m, 2 * tile_n, 0)
     for out_dtype in config.out_dtypes:
-        expected = {name: 2 * number for name, number in kernel.epilogue_counts(problem.n, out_dtype).items()}
+        expected = epilogue_counts(kernel, 2 * config.k_parts, problem.n, out_dtype)
         for options in ({}, {"activation": "relu"}):
             assert_counted(counters(config, problem, out_dtype, **options), expected)
 
@@ -284,6 +300,25 @@ def test_no_conflicts_of_transposed(config):
             assert report.ok
             assert report.degree == 1
         assert kernel.store_report(4096, "f32").ok  # of 16 bits, two warps fill a sector
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.k_parts > 1], ids=lambda config: config.name)
+def test_no_conflicts_of_sums_that_a_cluster_adds_up(config):
+    """Every CTA writes its sums and reads its share without a conflict, if the share begins with a row of banks."""
+    kernel = kernel_layouts(config, order_for(config))
+    m, n = kernel.tile
+    for rank in range(config.k_parts):
+        write, read = kernel.staging_reports(rank=rank)
+        assert write.ok
+        assert write.degree == 1
+        assert write.requests == m * n // 2 // 32
+        if rank == 0 or shares_are_whole(config):
+            assert read.ok
+            assert read.degree == 1
+        assert read.degree < 1.3
+    places = kernel.sums_layout.values()
+    np.testing.assert_array_equal(np.unique(places), np.sort(places))
+    assert 4 * places.max() < kernel.smem_report().bytes
 
 
 @every_tma_row_of_all

@@ -35,6 +35,7 @@ from tests.emulated import (
     mutants_sm90,
     mutants_sm90_multistage,
     mutants_split_k,
+    mutants_split_k_tf32,
     mutants_tensorop,
     mutants_tiles,
     mutants_transposed,
@@ -55,6 +56,7 @@ MUTANTS = (
     + mutants_pack.MUTANTS
     + mutants_sm90_multistage.MUTANTS
     + mutants_split_k.MUTANTS
+    + mutants_split_k_tf32.MUTANTS
     + mutants_sliced_k.MUTANTS
     + mutants_transposed.MUTANTS
     + mutants_parallel_split_k.MUTANTS

@@ -35,7 +35,7 @@ class Row:
 
     def in_its_orders(self, case: str) -> str:
         """A case in an order that the row takes: some take no b that is contiguous along k."""
-        if self.kernel != "transposed":
+        if self.dtype != "tf32":
             return case
         return re.sub(r"order=(.)T", r"order=\1N", case) if "order=" in case else f"{case} order=TN"
 
@@ -69,6 +69,8 @@ ROWS = (
     Row("split_k", "bf16", (64, 64, 64), 2, (1, 3)),  # the ranks' shares of the sums differ
     Row("split_k", "f16", (128, 64, 64), 3, (1, 2)),  # two consumers, who put their sums where the other's stages were
     Row("transposed", "tf32", (64, 128, 32), 3),  # each warp that turns stages has one
+    Row("split_k", "tf32", (64, 128, 32), 3, (1, 2)),
+    Row("split_k", "tf32", (128, 128, 32), 3, (1, 3)),  # shares of the sums that begin inside a row
 )
 OUT_DTYPES = ("bf16", "f32", "f16")
 

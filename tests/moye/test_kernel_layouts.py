@@ -51,6 +51,12 @@ class Row:
         return self.kernel in ("sm90_pingpong", "sm90_grouped")
 
     @property
+    def is_transposed(self) -> bool:
+        """Whether it multiplies as sm90_transposed does."""
+        is_other = self.kernel in ("sm90_parallel_split_k", "sm90_split_k") and self.dtype == "tf32"
+        return self.kernel == "sm90_transposed" or is_other
+
+    @property
     def consumers(self) -> int:
         if self.is_in_turn or self.kernel == "sm90_attention_grad":
             return 2
@@ -61,10 +67,10 @@ class Row:
         m, n, _ = self.tile
         if self.is_in_turn:
             return m, n
+        if self.kernel == "sm90_weights" or self.is_transposed:
+            return m, n // 2
         if self.kernel == "sm90_split_k":
             return 64, n
-        if self.kernel in ("sm90_weights", "sm90_transposed"):
-            return m, n // 2
         if self.kernel.startswith("sm90_attention"):
             return 64, n
         return (64, n // 2) if m == 64 else (m // (3 if m % 192 == 0 else 2), n)
@@ -88,7 +94,16 @@ PRELUDE = """
 KERNELS
 
 template <int kRow> using GemmOf = Gemm<kGemmConfigs[kRow]>;
-template <int kRow> using MmaOf = typename GemmOf<kRow>::TiledMma;
+// Whose main loop it has, where that is another kernel's.
+template <int kRow> auto products_of() {
+  if constexpr (requires { typename GemmOf<kRow>::Products; }) {
+    return typename GemmOf<kRow>::Products{};
+  } else {
+    return GemmOf<kRow>{};
+  }
+}
+template <int kRow> using ProductsOf = decltype(products_of<kRow>());
+template <int kRow> using MmaOf = typename ProductsOf<kRow>::TiledMma;
 // Of the order, NN or TT, in which the operand is contiguous along kMajor: sm_70's instruction differs with it.
 template <int kRow, char kOperand, Major kMajor> auto mma_of_order() {
   constexpr Order kOrder = (kOperand == 'a') == (kMajor == Major::k) ? Order::NN : Order::TT;
@@ -146,7 +161,7 @@ template <class Tiled, class T, class L> auto sources(L const& l) {
 template <class Tiled, class T, class L> auto targets(L const& l) {
   return layout_part(Tiled::thread_values(view<T>(l), Tiled::layout_D_TV()).layout());
 }
-template <int kRow, Order kOrder> using OfOrder = typename GemmOf<kRow>::template Operands<kOrder>;
+template <int kRow, Order kOrder> using OfOrder = typename ProductsOf<kRow>::template Operands<kOrder>;
 template <class Operand> constexpr auto box() {
   return make_shape(Int<Operand::kBoxContiguous>{}, Int<Operand::kBoxOther>{}, Int<Operand::kStageBytes>{});
 }
@@ -228,8 +243,10 @@ def weights_facts(kernel: Any) -> dict[str, Any]:
 TRANSPOSED_FACTS = {name: MMA_FACTS[name] for name in MMA_FACTS if not name.startswith("C ")} | {
     "C part": "MmaOf<{r}>::partition_shape_C(Shape<Int<GemmOf<{r}>::kBlkN>, Int<GemmOf<{r}>::kBlkM>>{{}})",
     **{name: TMA_FACTS[name] for name in ("consumers", "consumer_tile", "a smem", "b smem", "a box", "b box")},
-    "turned": "GemmOf<{r}>::TurnedA::smem_layout()",
+    "turned": "ProductsOf<{r}>::TurnedA::smem_layout()",
 }
+# Of CTAs that share a tile.
+SUMS_FACTS = {"sums": "typename GemmOf<{r}>::SumsLayout{{}}"}
 
 
 def transposed_facts(kernel: Any) -> dict[str, Any]:
@@ -359,7 +376,9 @@ def test_layouts(tmp_path: pathlib.Path):
         if row.kernel in ATTENTION_ARRAYS:
             add(i, "NT", attention_fields(row), attention_facts(row, kernels.kernel_layouts(row, "NT")))
             continue
-        if row.kernel == "sm90_transposed" or (row.kernel, row.dtype) == ("sm90_parallel_split_k", "tf32"):
+        if row.kernel == "sm90_split_k":
+            add(i, "sums", SUMS_FACTS, {"sums": kernels.kernel_layouts(row, "NN").sums_layout})
+        if row.is_transposed:
             for order in ("NN", "TN") if row.tile[0] <= 128 else ("NN",):
                 facts = transposed_facts(kernels.kernel_layouts(row, order))
                 add(i, order, TRANSPOSED_FACTS, facts, order=order)

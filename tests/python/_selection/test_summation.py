@@ -61,6 +61,8 @@ def test_every_kernel_has_an_instruction():
 def test_one_kernel_splits_sums_and_none_adds_atomically():
     """What Summation says of all kernels: sm90_split_k alone reads other CTAs' sums, and sm90_weights, of weights.
 
+    It does so by cluster_sums.h, which no other kernel has.
+
     Attention reads them, too, where few queries meet many keys: batch_invariant chooses no such config.
     """
     sources = pathlib.Path(__file__).parents[3] / "cuda" / "gemm"
@@ -72,7 +74,10 @@ def test_one_kernel_splits_sums_and_none_adds_atomically():
         text = path.read_text()
         for word in ("atomic", "tma_reduce", "red.global"):
             assert word not in text, path
-        assert ("mapa(" in text) == (path.name in ("sm90_split_k.cuh", "sm90_weights.cuh", "attention_parts.h")), path
+        assert ("mapa(" in text) == (path.name in ("cluster_sums.h", "sm90_weights.cuh", "attention_parts.h")), path
+        is_split_k = path.name in ("sm90_split_k.cuh", "split_k_tf32.h")
+        assert ('#include "gemm/cluster_sums.h"' in text) == ("ClusterSums<" in text) == is_split_k, path
+        assert ('#include "gemm/split_k_tf32.h"' in text) == (path.name == "sm90_split_k.cuh"), path
 
 
 def dtypes():
