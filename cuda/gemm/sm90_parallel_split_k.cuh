@@ -6,8 +6,8 @@
 //   first kernel       sm90_cooperative's, or sm90_transposed's: the tiles of part p begin with k-tile p * k_tiles, and
 //                      their sums, f32, go to the workspace, (M,N) for each part of each matrix; beyond k TMA loads
 //                      zeros
-//   second kernel      one CTA for 16 rows and 128 columns of D: each thread adds up four neighbours, part 0's first,
-//                      and finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
+//   second kernel      one CTA for 8 rows and 128 columns of D: each thread adds up four neighbours, part 0's first, and
+//                      finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
 // Unlike sm90_split_k's clusters it takes any number of CTAs, and tiles as large as they come.
 #pragma once
 
@@ -30,52 +30,52 @@ struct PartialSums {
   int64_t matrix, pitch;  // elements from one matrix to the next, and from one row
   int parts;
   unsigned tiles_m, tiles_n;  // of d
+  bool is_plain;              // d is the sum of the parts, in words of four elements
 };
 
-/// Adds up the parts of a tile of d and finishes it: each thread kRows vectors, one below the other.
+/// Adds up the parts of a tile of d and finishes it: each thread a vector.
 struct AddParts {
-  static constexpr int kVector = 4, kRows = 2, kThreads = 256;
-  static constexpr int kTileN = 32 * kVector, kTileM = kThreads / 32 * kRows;
-  static constexpr int kTogether = 4;  // parts whose loads are under way together
+  static constexpr int kVector = 4, kThreads = 256;
+  static constexpr int kTileN = 32 * kVector, kTileM = kThreads / 32;
+  static constexpr int kTogether = 8;  // parts whose loads are under way together
+  using Epilogue = TileEpilogue<float, kVector>;
 
   static MOYE_DEVICE void run(GemmArgs const& args, PartialSums const& from) {
     griddepcontrol_wait();  // the sums are there
     unsigned const in_matrix = block_idx().x % (from.tiles_m * from.tiles_n);
     TileCoord const tile{int(in_matrix / from.tiles_n), int(in_matrix % from.tiles_n),
                          int(block_idx().x / (from.tiles_m * from.tiles_n))};
-    int const row = int(thread_idx().x) / 32 * kRows, column = int(thread_idx().x) % 32 * kVector;
+    int const row = int(thread_idx().x) / 32, column = int(thread_idx().x) % 32 * kVector;
     int64_t const m = int64_t(tile.m) * kTileM + row, n = int64_t(tile.n) * kTileN + column;
     if (m >= args.m || n >= args.n) return;
     float const* const p = from.sums + tile.batch * from.parts * from.matrix + m * from.pitch + n;
-    int64_t const below = m + 1 < args.m ? from.pitch : 0;  // a row beyond d is not read
 
-    Row<float, kVector> sums[kRows] = {};
+    Row<float, kVector> sums = {};
     MOYE_NO_UNROLL
     for (int first = 0; first < from.parts; first += kTogether) {
-      uint128_t words[kTogether][kRows];
+      uint128_t words[kTogether];
       MOYE_UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        MOYE_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          auto const* const part = p + (first + i) * from.matrix + r * below;
-          if (first + i < from.parts) words[i][r] = *reinterpret_cast<uint128_t const*>(part);
-        }
+        if (first + i < from.parts) words[i] = *reinterpret_cast<uint128_t const*>(p + (first + i) * from.matrix);
       }
       MOYE_UNROLL
       for (int i = 0; i < kTogether; ++i) {
         if (first + i >= from.parts) break;
+        auto const part = detail::bit_cast<Row<float, kVector>>(words[i]);
         MOYE_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          auto const part = detail::bit_cast<Row<float, kVector>>(words[i][r]);
-          MOYE_UNROLL
-          for (int j = 0; j < kVector; ++j) sums[r].elements[j] += part.elements[j];
-        }
+        for (int j = 0; j < kVector; ++j) sums.elements[j] += part.elements[j];
       }
     }
-    auto const sums_of = [&](int r) { return sums[r]; };
+    auto const sums_of = [&](int) { return sums; };
+    if (from.is_plain) {  // the long way's instructions would have to come from memory first
+      int64_t d = int64_t(tile.m) * kTileM * args.d_m_stride + int64_t(tile.n) * kTileN;
+      if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
+      int const m_left = int(args.m) - tile.m * kTileM, n_left = int(args.n) - tile.n * kTileN;
+      return Epilogue(args, d, m_left, n_left).template store_plain<1>(sums_of, row, 0, column);
+    }
     with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
         args, tile, kTileM, kTileN,
-        [&](auto const& epilogue) { epilogue.template store_rows<kRows>(sums_of, row, /*row_step=*/1, column); });
+        [&](auto const& epilogue) { epilogue.template store_rows<1>(sums_of, row, /*row_step=*/0, column); });
   }
 };
 
@@ -154,8 +154,13 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
 
     int64_t const tiles_m = ceil_div(args.m, AddParts::kTileM), tiles_n = ceil_div(args.n, AddParts::kTileN);
     if (tiles_m * tiles_n > 0x7fffffff / args.batch) return {"d has too many tiles to add up the parts of k"};
-    PartialSums const from{
-        static_cast<float const*>(args.workspace), matrix, pitch, parts, unsigned(tiles_m), unsigned(tiles_n)};
+    PartialSums const from{.sums = static_cast<float const*>(args.workspace),
+                           .matrix = matrix,
+                           .pitch = pitch,
+                           .parts = parts,
+                           .tiles_m = unsigned(tiles_m),
+                           .tiles_n = unsigned(tiles_n),
+                           .is_plain = is_plain(args.epilogue) && AddParts::Epilogue::is_of_words(args)};
     LaunchConfig const config{.grid = {unsigned(tiles_m * tiles_n * args.batch)},
                               .block = {unsigned(AddParts::kThreads)},
                               .programmatic = true};

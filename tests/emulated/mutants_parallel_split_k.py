@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 
 from tests.emulated.mutants import Mutant as AnyMutant
-from tests.emulated.mutants_sm90 import too_early
+from tests.emulated.mutants_sm90 import race, too_early
 
 ROW = "{sm90_parallel_split_k, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"
 K, SHARED, SCHEDULER = "sm90_parallel_split_k.cuh", "sm90_persistent.h", "tile_scheduler.h"
 
 # One tile and nine k-tiles, each a part of its own: one more than the second kernel loads together.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(9, 18, 570))
+WORDS = (9, 20, 570)  # the same, and d in words of four elements
 # The first kernel's way for rows that TMA cannot write, into what GemmArgs calls d.
 STORED_INTO_D = r"out of bounds: plain store of 16 bytes .* at sm90_cooperative\.cuh:\d+: the nearest array is d "
 
@@ -66,6 +67,28 @@ MUTANTS = [
         old="first < from.parts; first += kTogether",
         new="first < kTogether; first += kTogether",
         expect="wrong",
+    ),
+    Mutant(
+        name="parallel_split_k_plain_sums_of_the_first_matrix",
+        old="      if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);\n",
+        new="",
+        expect=race("plain store", K, "plain store", K),
+        sizes=WORDS,
+        options=("batch=2",),
+    ),
+    Mutant(
+        name="parallel_split_k_plain_with_an_epilogue",
+        old=".is_plain = is_plain(args.epilogue) && ",
+        new=".is_plain = ",
+        expect="wrong",
+        sizes=WORDS,
+        options=("epilogue=3",),
+    ),
+    Mutant(
+        name="parallel_split_k_plain_without_words",
+        old=" && AddParts::Epilogue::is_of_words(args)",
+        new="",
+        expect=race("plain store", K, "plain store", K),
     ),
     Mutant(
         name="parallel_split_k_rows_of_sums_cut_short",
