@@ -240,7 +240,8 @@ def check_code(
     assert highest_of_all > 0
     # Everything else; jumps through tables hide which of it the consumers reach.
     highest = max(highest_register(instruction) for instruction in code)
-    assert highest < min(registers for _, registers in given["consumers"]), f"R{highest}, {given}"
+    registers = min(registers for _, registers in given["consumers"])
+    assert highest < registers, f"R{highest} of {registers} registers"
 
 
 def listing_of(code: list[Instruction]) -> str:
@@ -491,6 +492,7 @@ def test_the_check_of_registers():
     check_code(parse(CODE))
     for good, bad, fault in (
         ("R39, RZ", "R40, RZ", "the producer uses R40 of 40"),
+        ("LDS.128 R200, [R2]", "USETMAXREG.DEALLOC.CTAPOOL 0x20", "the producer uses R39 of 32"),  # the first of two
         ("LDS.128 R200", "LDS.128 R229", "R232 of 232"),
         ("BF16 R24", "BF16 R105", "R232 of 232"),
         ("UTMALDG", "LDGSTS", "no UTMALDG"),
