@@ -26,7 +26,7 @@ struct ClusterSums {
     constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN, kVectors = kColumns / kVector;  // of one row
     Sum const* sums[kSplit];                                                            // of each rank
     MOYE_UNROLL
-    for (int r = 0; r < kSplit; ++r) sums[r] = kSplit == 1 ? own : mapa(own, uint32_t(r));
+    for (int r = 0; r < kSplit; ++r) sums[r] = mapa(own, uint32_t(r));
 
     int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
     int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;

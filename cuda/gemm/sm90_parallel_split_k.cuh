@@ -30,10 +30,11 @@ struct PartialSums {
   int64_t matrix, pitch;  // elements from one matrix to the next, and from one row
   int parts;
   unsigned tiles_m, tiles_n;  // of d
-  bool is_plain;              // d is the sum of the parts, in words of four elements
 };
 
-/// Adds up the parts of a tile of d and finishes it: each thread a vector.
+/// Adds up the parts of a tile of d and finishes it: each thread a vector. kIsPlain: d is the sum, in words of four
+/// elements. A kernel of its own, since the registers and the instructions of an epilogue would be most of it.
+template <bool kIsPlain>
 struct AddParts {
   static constexpr int kVector = 4, kThreads = 256;
   static constexpr int kTileN = 32 * kVector, kTileM = kThreads / 32;
@@ -67,15 +68,16 @@ struct AddParts {
       }
     }
     auto const sums_of = [&](int) { return sums; };
-    if (from.is_plain) {  // the long way's instructions would have to come from memory first
+    if constexpr (kIsPlain) {
       int64_t d = int64_t(tile.m) * kTileM * args.d_m_stride + int64_t(tile.n) * kTileN;
       if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
       int const m_left = int(args.m) - tile.m * kTileM, n_left = int(args.n) - tile.n * kTileN;
-      return Epilogue(args, d, m_left, n_left).template store_plain<1>(sums_of, row, 0, column);
+      Epilogue(args, d, m_left, n_left).template store_plain<1>(sums_of, row, 0, column);
+    } else {
+      with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
+          args, tile, kTileM, kTileN,
+          [&](auto const& epilogue) { epilogue.template store_rows<1>(sums_of, row, /*row_step=*/0, column); });
     }
-    with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
-        args, tile, kTileM, kTileN,
-        [&](auto const& epilogue) { epilogue.template store_rows<1>(sums_of, row, /*row_step=*/0, column); });
   }
 };
 
@@ -100,7 +102,11 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
   static_assert(kConfig.alignment == 16 && (sizeof(typename Products::Element) == 2 || kConfig.dtype == Dtype::tf32),
                 "operands that are read where they are");
 
-  static Status prepare() { return prepare_kernel(sm90_parallel_split_k_kernel<AddParts>, /*smem_bytes=*/0); }
+  static Status prepare() {
+    if (Status status = prepare_kernel(sm90_parallel_split_k_kernel<AddParts<true>>, /*smem_bytes=*/0); !status.ok())
+      return status;
+    return prepare_kernel(sm90_parallel_split_k_kernel<AddParts<false>>, /*smem_bytes=*/0);
+  }
 
   /// Into how many parts the k of a call is split: what makes the waves of the first kernel and the bytes of the second
   /// shortest together. It depends on the call alone, so that any machine computes the same.
@@ -152,19 +158,25 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
     if (Status status = launch_clusters<kProductsConfig>(products, sums, parts, stream, params_of(sums)); !status.ok())
       return status;
 
-    int64_t const tiles_m = ceil_div(args.m, AddParts::kTileM), tiles_n = ceil_div(args.n, AddParts::kTileN);
+    return is_plain(args.epilogue) && AddParts<true>::Epilogue::is_of_words(args)
+               ? launch_sum<AddParts<true>>(args, parts, pitch, stream)
+               : launch_sum<AddParts<false>>(args, parts, pitch, stream);
+  }
+
+  /// The second kernel. pitch: elements from one row of sums to the next.
+  template <class Add>
+  static Status launch_sum(GemmArgs const& args, int parts, int64_t pitch, StreamHandle stream) {
+    int64_t const tiles_m = ceil_div(args.m, Add::kTileM), tiles_n = ceil_div(args.n, Add::kTileN);
     if (tiles_m * tiles_n > 0x7fffffff / args.batch) return {"d has too many tiles to add up the parts of k"};
     PartialSums const from{.sums = static_cast<float const*>(args.workspace),
-                           .matrix = matrix,
+                           .matrix = args.m * pitch,
                            .pitch = pitch,
                            .parts = parts,
                            .tiles_m = unsigned(tiles_m),
-                           .tiles_n = unsigned(tiles_n),
-                           .is_plain = is_plain(args.epilogue) && AddParts::Epilogue::is_of_words(args)};
-    LaunchConfig const config{.grid = {unsigned(tiles_m * tiles_n * args.batch)},
-                              .block = {unsigned(AddParts::kThreads)},
-                              .programmatic = true};
-    return launch_kernel(sm90_parallel_split_k_kernel<AddParts>, config, stream, args, from);
+                           .tiles_n = unsigned(tiles_n)};
+    LaunchConfig const config{
+        .grid = {unsigned(tiles_m * tiles_n * args.batch)}, .block = {unsigned(Add::kThreads)}, .programmatic = true};
+    return launch_kernel(sm90_parallel_split_k_kernel<Add>, config, stream, args, from);
   }
 
   static constexpr KernelFacts kFacts = [] {

@@ -66,7 +66,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumers, 1}, ClusterMN{1, 1}> {};
 
   // Rows of sums lie 32 bytes apart in the banks: the pairs of eight rows that a warp writes meet no conflict, nor do
-  // the reads along a row.
+  // the reads along a row where a rank's share begins with 128 bytes.
   using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN + 8>, _1>>;
   using Sums = ClusterSums<Sum, kBlkM, kBlkN, SumsLayout, kSplit, kConsumerThreads>;
 

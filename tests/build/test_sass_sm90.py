@@ -367,9 +367,10 @@ def test_rules(kernel):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 def test_sums_of_parts():
-    """The second kernel of sm90_parallel_split_k."""
-    (code,) = codes_without_spills("sm90_parallel_split_k", ["sm90_parallel_split_k_kernel<AddParts>"])
-    assert not [opcode for _, _, opcode, _ in code if "GMMA" in opcode]
+    """The second kernels of sm90_parallel_split_k."""
+    names = [f"sm90_parallel_split_k_kernel<AddParts<{is_plain}>>" for is_plain in ("false", "true")]
+    for code in codes_without_spills("sm90_parallel_split_k", names):
+        assert not [opcode for _, _, opcode, _ in code if "GMMA" in opcode]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")

@@ -79,15 +79,15 @@ MUTANTS = [
     ),
     Mutant(
         name="parallel_split_k_plain_with_an_epilogue",
-        old=".is_plain = is_plain(args.epilogue) && ",
-        new=".is_plain = ",
+        old="return is_plain(args.epilogue) && ",
+        new="return ",
         expect="wrong",
         sizes=WORDS,
         options=("epilogue=3",),
     ),
     Mutant(
         name="parallel_split_k_plain_without_words",
-        old=" && AddParts::Epilogue::is_of_words(args)",
+        old=" && AddParts<true>::Epilogue::is_of_words(args)",
         new="",
         expect=TWICE,
     ),
