@@ -6,8 +6,8 @@
 //   first kernel       sm90_cooperative's, or sm90_transposed's: the tiles of part p begin with k-tile p * k_tiles, and
 //                      their sums, f32, go to the workspace, (M,N) for each part of each matrix; beyond k TMA loads
 //                      zeros
-//   second kernel      one CTA for 8 rows and 128 columns of D: each thread adds up four neighbours, part 0's first, and
-//                      finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
+//   second kernel      one CTA for 8 rows and 128 columns of D: each thread adds up four neighbours, part 0's first,
+//                      and finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
 // Unlike sm90_split_k's clusters it takes any number of CTAs, and tiles as large as they come.
 #pragma once
 
