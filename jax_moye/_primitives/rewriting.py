@@ -12,7 +12,7 @@ saves a part (attention_saved.py), and where a body is given the mask (known_con
 about what is in memory, whoever computes it:
 relu_masks.py lets relu's derivative read its result, one_hot.py keeps the derivative of a loss by labels out of it, and
 at the end recomputed.py what an activation and its derivative have in common, and empty_stacks.py the zeros that a
-scan's stacks begin with.
+scan's stacks begin with. Last, column_sums.py keeps sums of columns apart from what XLA would compute beside them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from jax_moye._primitives.attention_joined import with_joined_gradients
 from jax_moye._primitives.attention_saved import with_saved_attention
 from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
 from jax_moye._primitives.chains import chain_from
+from jax_moye._primitives.column_sums import with_sums_apart
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.empty_stacks import with_empty_stacks
 from jax_moye._primitives.equations import CLOSED_CALL
@@ -117,7 +118,7 @@ def _rewritten(
 
 def _finished(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
     """With what does not ask for products, of a program whose inputs `given` are in memory."""
-    return with_empty_stacks(with_joined_gradients(with_views(with_recomputed(jaxpr), given)))
+    return with_sums_apart(with_empty_stacks(with_joined_gradients(with_views(with_recomputed(jaxpr), given))))
 
 
 def _opened(
