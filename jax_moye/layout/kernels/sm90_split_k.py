@@ -27,10 +27,9 @@ FACTS = KernelFacts(
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={
-            (m, n, (1, parts)): 1.0
-            for m, n in ((64, 64), (64, 128), (64, 256), (128, 128))
-            for parts in (2, 3, 4, 6, 8)
-        },
+            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 4, 8)
+        }
+        | {(64, 128, (1, 3)): 1.0, (128, 128, (1, 3)): 1.0, (128, 128, (1, 6)): 1.0},
         needs_by_tile=True,
         copy_us=0.0,
         k_tile_us=0.116,
@@ -40,7 +39,7 @@ FACTS = KernelFacts(
         part_us=0.0606,
         wave_us=3.05,
         # Such a cluster is of one GPC, and what is left there is too small for another.
-        usable={2: 1.0, 3: 0.82, 4: 0.94, 6: 0.78, 8: 0.85},
+        usable={2: 1.0, 3: 0.8, 4: 0.94, 6: 0.78, 8: 0.85},
     ),
 )
 
