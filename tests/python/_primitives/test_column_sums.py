@@ -10,7 +10,7 @@ import pytest
 import jax_moye
 from jax_moye._primitives.column_sums import with_sums_apart
 
-ROWS, WIDTH = 1024, 256  # as many elements as it takes
+ROWS, WIDTH = 4096, 256  # as many elements as it takes
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_derivatives_of_a_layer_norm(arrays):
     """Under optimize: the bias's gradient reads a barrier, and all gradients are what they were."""
     x, w = arrays
     g, b = jnp.full(8, 1.5), jnp.full(8, 0.5)
-    wide = jnp.tile(x, (ROWS // 32, 1))  # 32768 rows of 8
+    wide = jnp.tile(x, (32, 1))  # 131072 rows of 8
 
     def loss(g, b, w):
         centred = wide - wide.mean(-1, keepdims=True)
