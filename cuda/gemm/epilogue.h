@@ -83,6 +83,13 @@ class TileEpilogue {
   MOYE_DEVICE TileEpilogue(GemmArgs const& args, int64_t d, int m_left, int n_left)
       : args_(args), m_left_(m_left), n_left_(n_left), d_(d) {}
 
+  /// Of a tile of a call where is_plain: d alone.
+  static MOYE_DEVICE TileEpilogue of_product(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n) {
+    int64_t d = int64_t(tile.m) * tile_m * args.d_m_stride + int64_t(tile.n) * tile_n * args.d_n_stride;
+    if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
+    return TileEpilogue(args, d, int(args.m) - tile.m * tile_m, int(args.n) - tile.n * tile_n);
+  }
+
   /// Whether every vector of d and of the operands is a word.
   static MOYE_HOST_DEVICE constexpr bool is_of_words(GemmArgs const& args) {
     EpilogueArgs const& epilogue = args.epilogue;

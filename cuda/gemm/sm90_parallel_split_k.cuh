@@ -69,10 +69,7 @@ struct AddParts {
     }
     auto const sums_of = [&](int) { return sums; };
     if constexpr (kIsPlain) {
-      int64_t d = int64_t(tile.m) * kTileM * args.d_m_stride + int64_t(tile.n) * kTileN;
-      if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
-      int const m_left = int(args.m) - tile.m * kTileM, n_left = int(args.n) - tile.n * kTileN;
-      Epilogue(args, d, m_left, n_left).template store_plain<1>(sums_of, row, 0, column);
+      Epilogue::of_product(args, tile, kTileM, kTileN).template store_plain<1>(sums_of, row, 0, column);
     } else {
       with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
           args, tile, kTileM, kTileN,

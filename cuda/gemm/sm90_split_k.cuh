@@ -40,8 +40,8 @@ namespace moye {
 template <class Gemm, Order kOrder>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid,
-                    MOYE_GRID_CONSTANT OperandMaps const maps) {
-  Gemm::template run<kOrder>(args, grid, maps);
+                    MOYE_GRID_CONSTANT OperandMaps const maps, MOYE_GRID_CONSTANT Finishing const finishing) {
+  Gemm::template run<kOrder>(args, grid, maps, finishing);
 }
 
 template <GemmConfig kConfig>
@@ -79,7 +79,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   };
 
   template <Order kOrder>
-  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps) {
+  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps,
+                              Finishing finishing) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x), rank = int(block_idx().x % kSplit);
     TileCoord const tile = tile_coord(block_idx().x / kSplit, grid);
@@ -115,11 +116,10 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       griddepcontrol_wait();
       sync_threads();
       consume<kOrder>(k_tiles, smem, thread);
-      cluster_sync();  // all ranks' sums are there
       if (kTakesPair<kConfig> && args.epilogue.second_b != nullptr) {
-        Sums::template add_and_store<kTakesPair<kConfig>>(args, tile, rank, smem.sums, thread);
+        Sums::template add_and_store<kTakesPair<kConfig>>(args, Finishing::any, tile, rank, smem.sums, thread);
       } else {
-        Sums::template add_and_store<false>(args, tile, rank, smem.sums, thread);
+        Sums::template add_and_store<false>(args, finishing, tile, rank, smem.sums, thread);
       }
     }
     cluster_sync();  // and have been read
@@ -226,7 +226,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
                                 .cluster = {kSplit, 1, 1},
                                 .smem_bytes = kFacts.smem_bytes,
                                 .programmatic = true};
-      return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps);
+      return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps, Sums::finishing(args));
     });
   }
 

@@ -38,8 +38,8 @@ constexpr GemmConfig transposed_config(GemmConfig config) {
 template <class Gemm, Order kOrder>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_split_k_tf32_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid,
-                         MOYE_GRID_CONSTANT OperandMaps const maps) {
-  Gemm::template run<kOrder>(args, grid, maps);
+                         MOYE_GRID_CONSTANT OperandMaps const maps, MOYE_GRID_CONSTANT Finishing const finishing) {
+  Gemm::template run<kOrder>(args, grid, maps, finishing);
 }
 
 template <GemmConfig kConfig>
@@ -63,7 +63,8 @@ struct Gemm<kConfig> {
   static_assert(sizeof(float) * kBlkM * kBlkN <= sizeof(SharedStorage::operands), "sums take the place of the stages");
 
   template <Order kOrder>
-  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps) {
+  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps,
+                              Finishing finishing) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     auto* const sums = reinterpret_cast<float*>(&smem.operands);
     int const thread = int(thread_idx().x), rank = int(block_idx().x % kSplit);
@@ -102,8 +103,7 @@ struct Gemm<kConfig> {
       sync_threads();
       warpgroup_reg_alloc<Products::template kConsumerRegisters<kOrder>>();
       consume<kOrder>(k_tiles, smem, sums, thread - 128);
-      cluster_sync();  // all ranks' sums are there
-      Sums::template add_and_store<false>(args, tile, rank, sums, thread - 128);
+      Sums::template add_and_store<false>(args, finishing, tile, rank, sums, thread - 128);
     }
     cluster_sync();  // and have been read
   }
@@ -176,7 +176,7 @@ struct Gemm<kConfig> {
                                 .cluster = {kSplit, 1, 1},
                                 .smem_bytes = kFacts.smem_bytes,
                                 .programmatic = true};
-      return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps);
+      return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps, Sums::finishing(args));
     });
   }
 

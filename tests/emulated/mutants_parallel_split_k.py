@@ -71,7 +71,8 @@ MUTANTS = [
     ),
     Mutant(
         name="parallel_split_k_plain_sums_of_the_first_matrix",
-        old="      if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);\n",
+        file="epilogue.h",
+        old="    if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);\n",
         new="",
         expect=TWICE,
         sizes=WORDS,

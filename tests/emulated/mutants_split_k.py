@@ -13,16 +13,18 @@ K, SUMS = "sm90_split_k.cuh", "cluster_sums.h"
 # Four tiles, the last of 6 rows and 2 columns, and five k-tiles: two and three, in a ring of two stages.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 66, 290))
 
+IN_WORDS = (70, 72, 290)  # rows are whole vectors
+
 PART = "return int(int64_t(k_tiles) * rank / kSplit);"
 K_TILES = "k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
-ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
+ALL_SUMS = "    cluster_sync();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
 KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 LATE = "{.a = !early.a, .b = !early.b}"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
-OF_THE_TILE = "vector = rank * share + thread;"
+OF_THE_TILE = "begin = rank * share + thread;"
 
 MUTANTS = [
     # ---- parts of k
@@ -122,14 +124,16 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_sums_read_without_a_cluster_barrier",
+        file=SUMS,
         old=ALL_SUMS,
-        new="      cluster_arrive_relaxed();\n      cluster_wait();\n",
+        new="    cluster_arrive_relaxed();\n    cluster_wait();\n",
         expect=race("plain load", SUMS, "plain store", K),
     ),
     Mutant(
         name="split_k_sums_read_behind_a_barrier_of_the_cta",
+        file=SUMS,
         old=ALL_SUMS,
-        new="      named_barrier_sync(kSumsBarrier, kConsumerThreads);\n",
+        new="    named_barrier_sync(1, kThreads);\n",
         expect=race("plain load", SUMS, "(plain store|TMA load)", K),
     ),
     Mutant(
@@ -141,8 +145,8 @@ MUTANTS = [
     Mutant(
         name="split_k_its_own_sums_alone",
         file=SUMS,
-        old="mapa(own, uint32_t(r));",
-        new="mapa(own, uint32_t(rank));",
+        old="mapa(own, uint32_t(r))",
+        new="mapa(own, uint32_t(r) * 0)",
         expect="wrong",
     ),
     Mutant(
@@ -156,14 +160,14 @@ MUTANTS = [
         name="split_k_the_share_begins_with_the_second_vector",
         file=SUMS,
         old=OF_THE_TILE,
-        new="vector = rank * share + thread + 1;",
+        new="begin = rank * share + thread + 1;",
         expect="wrong",
     ),
     Mutant(
         name="split_k_every_rank_begins_with_the_first_row",
         file=SUMS,
         old=OF_THE_TILE,
-        new="vector = thread;",
+        new="begin = thread;",
         expect=r"race on global memory d\+0x[0-9a-f]+",
     ),
     Mutant(
@@ -173,5 +177,66 @@ MUTANTS = [
         new="share = all / kVectors / kSplit * kVectors",
         expect="wrong",
         sizes=(69, 66, 290),
+    ),
+    # ---- in words, with what is read ahead
+    Mutant(
+        name="split_k_words_of_the_first_vector_for_all",
+        file=SUMS,
+        old="          copy_words(vector + kThreads);\n",
+        new="",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("epilogue=4",),
+    ),
+    Mutant(
+        name="split_k_first_words_left_out",
+        file=SUMS,
+        old="    if (is_of_words) copy_words(share.begin);\n",
+        new="",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("epilogue=4",),
+    ),
+    Mutant(
+        name="split_k_c_read_ahead_of_the_kernel_ahead",
+        old="      griddepcontrol_wait();\n      sync_threads();\n",
+        new="      sync_threads();\n",
+        expect=too_early("plain load", r"\S+"),
+        sizes=IN_WORDS,
+        options=("epilogue=5",),
+    ),
+    Mutant(
+        name="split_k_all_products_are_plain",
+        file=SUMS,
+        old="if (is_plain(epilogue)) return Finishing::plain;",
+        new="return Finishing::plain;",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("epilogue=4",),
+    ),
+    Mutant(
+        name="split_k_words_where_elements_lie",
+        file=SUMS,
+        old="if (!Words::is_of_words(args) || epilogue.second_b != nullptr) return Finishing::any;",
+        new="if (epilogue.second_b != nullptr) return Finishing::any;",
+        expect=r"race on global memory d\+0x[0-9a-f]+",
+    ),
+    Mutant(
+        name="split_k_derivatives_in_words",
+        file=SUMS,
+        old="has_scales(epilogue) || epilogue.activation >= kFirstDerivative ||",
+        new="has_scales(epilogue) ||",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("epilogue=6",),
+    ),
+    Mutant(
+        name="split_k_scales_left_out",
+        file=SUMS,
+        old="has_scales(epilogue) || epilogue.activation >= kFirstDerivative ||",
+        new="epilogue.activation >= kFirstDerivative ||",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("scales=1",),
     ),
 ]

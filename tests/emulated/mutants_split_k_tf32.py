@@ -23,12 +23,12 @@ KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still ru
 CONSUMERS = "      sync_threads();\n      warpgroup_reg_alloc"
 TURN = "turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);\n"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
-ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
+ALL_SUMS = "    cluster_sync();  // all ranks' sums are there\n"
 ROW_OF_A_PAIR = "m = i / 2 * 8 + thread % 4 * 2 + i % 2;"
 COLUMN_OF_A_PAIR = "n = Products::first_column(thread);"
 SECOND = "tCrC(make_coord(i % 2, 1, i / 2), _0{}, _0{})}"
 PLACE = "sums + SumsLayout{}(m, n)"
-ADD = "add_and_store<false>(args, tile, rank, sums, thread - 128);"
+ADD = "add_and_store<false>(args, finishing, tile, rank, sums, thread - 128);"
 
 MUTANTS = [
     # ---- parts of k
@@ -114,14 +114,16 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_tf32_sums_read_without_a_cluster_barrier",
+        file=SUMS,
         old=ALL_SUMS,
-        new="      cluster_arrive_relaxed();\n      cluster_wait();\n",
+        new="    cluster_arrive_relaxed();\n    cluster_wait();\n",
         expect=race("plain load", SUMS, "plain store", K),
     ),
     Mutant(
         name="split_k_tf32_sums_read_behind_a_barrier_of_the_cta",
+        file=SUMS,
         old=ALL_SUMS,
-        new=SUMS_BARRIER,
+        new="    named_barrier_sync(1, kThreads);\n",
         expect=race("plain load", SUMS, "(plain store|TMA load)", K),
     ),
     Mutant(
