@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -145,33 +146,107 @@ RecordFrame const* find_frame(XLA_FFI_CallFrame const* frame) {
   return reinterpret_cast<RecordExtension const*>(found)->frame;
 }
 
-std::vector<void const*> addresses_of(XLA_FFI_CallFrame const* frame) {
-  std::vector<void const*> addresses;
+/// Calls f(buffer) for each of the call's buffers, a pointer to one of XLA's structs that may be replaced.
+template <class F>
+void for_each_buffer(XLA_FFI_CallFrame* frame, F const& f) {
+  for (int64_t i = 0; i < frame->args.size; ++i)
+    if (frame->args.types[i] == XLA_FFI_ArgType_BUFFER) f(frame->args.args[i]);
+  for (int64_t i = 0; i < frame->rets.size; ++i)
+    if (frame->rets.types[i] == XLA_FFI_RetType_BUFFER) f(frame->rets.rets[i]);
+}
+
+Addresses addresses_of(XLA_FFI_CallFrame* frame) {
+  Addresses addresses;
   addresses.reserve(size_t(frame->args.size + frame->rets.size));
-  for (int64_t i = 0; i < frame->args.size; ++i) {
-    if (frame->args.types[i] == XLA_FFI_ArgType_BUFFER)
-      addresses.push_back(static_cast<XLA_FFI_Buffer const*>(frame->args.args[i])->data);
-  }
-  for (int64_t i = 0; i < frame->rets.size; ++i) {
-    if (frame->rets.types[i] == XLA_FFI_RetType_BUFFER)
-      addresses.push_back(static_cast<XLA_FFI_Buffer const*>(frame->rets.rets[i])->data);
-  }
+  for_each_buffer(frame, [&](void* buffer) { addresses.push_back(static_cast<XLA_FFI_Buffer*>(buffer)->data); });
   return addresses;
 }
 
-/// Gives the nodes of a call, of which there are as many, what they were given before.
-XLA_FFI_Error* update_as_before(RecordFrame const& frame, KnownLaunch const& launch) {
-  std::vector<Argument> values;
+/// In its scope the call's buffers are so many bytes from where they are.
+class MovedBuffers {
+ public:
+  MovedBuffers(XLA_FFI_CallFrame* frame, Distances const& distances) : frame_(frame) {
+    copies_.reserve(distances.size());
+    for_each_buffer(frame, [&](void*& buffer) {
+      XLA_FFI_Buffer& copy = copies_.emplace_back(*static_cast<XLA_FFI_Buffer*>(buffer));
+      copy.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(copy.data) + distances[before_.size()]);
+      before_.push_back(std::exchange(buffer, &copy));
+    });
+  }
+  ~MovedBuffers() {
+    size_t i = 0;
+    for_each_buffer(frame_, [&](void*& buffer) { buffer = before_[i++]; });
+  }
+  MovedBuffers(MovedBuffers const&) = delete;
+  MovedBuffers& operator=(MovedBuffers const&) = delete;
+
+ private:
+  XLA_FFI_CallFrame* frame_;
+  std::vector<XLA_FFI_Buffer> copies_;
+  std::vector<void*> before_;
+};
+
+/// In its scope this thread's launches are the recorder's, and the call is at the stage in which it launches.
+class Recording {
+ public:
+  Recording(XLA_FFI_CallFrame* frame, LaunchRecorder& recorder) : frame_(frame), stage_(frame->stage) {
+    frame->stage = XLA_FFI_ExecutionStage_EXECUTE;
+    launch_recorder = &recorder;
+  }
+  ~Recording() {
+    launch_recorder = nullptr;
+    frame_->stage = stage_;
+  }
+  Recording(Recording const&) = delete;
+  Recording& operator=(Recording const&) = delete;
+
+ private:
+  XLA_FFI_CallFrame* frame_;
+  XLA_FFI_ExecutionStage stage_;
+};
+
+/// Gives the nodes of a call, of which there are as many, what they were given before, with the addresses of now.
+XLA_FFI_Error* update_as_before(RecordFrame const& frame, KnownLaunch const& launch, Addresses const& addresses) {
+  thread_local Kernels kernels;  // whose memory the next call uses again
+  thread_local std::vector<Argument> values;
+  kernels = launch.kernels;
+  launch.move(kernels, distances_between(launch.addresses, addresses));
   Command const* const* node = frame.commands;
-  for (LaunchArguments const& arguments : launch.kernels) {
+  for (LaunchArguments const& arguments : kernels) {
     values.clear();
-    for (auto const& value : arguments) values.push_back({value.data(), int64_t(value.size()), kHostValue});
+    for (size_t i = 0; i < arguments.sizes.size(); ++i)
+      values.push_back({arguments.bytes.data() + arguments.begins[i], int64_t(arguments.sizes[i]), kHostValue});
     Arguments const all = {values.data(), int64_t(values.size())};
     if (XLA_FFI_Error* const error = frame.api->update_launch(frame.context, *node++, &all)) return error;
     ++updated_nodes;
   }
   ++known_updates;
   return nullptr;
+}
+
+/// Only keeps what kernels are given.
+class Listener final : public LaunchRecorder {
+ public:
+  explicit Listener(int early) { early_operands = early; }
+  Status record(void const*, LaunchConfig const&, std::span<KernelArgument const> arguments) override {
+    LaunchArguments& kept = kernels.emplace_back();
+    for (KernelArgument const& argument : arguments) kept.add(argument.value, argument.bytes);
+    return {};
+  }
+  Kernels kernels;
+};
+
+/// What `execute` gives its kernels where buffers are so far from where they are; none: an error.
+std::optional<Kernels> kernels_of(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute, int early,
+                                  Distances const& distances) {
+  MovedBuffers const moved(frame, distances);
+  Listener listener(early);
+  Recording const recording(frame, listener);
+  if (XLA_FFI_Error* const error = execute(frame)) {
+    destroy(frame->api, error);
+    return {};
+  }
+  return std::move(listener.kernels);
 }
 
 class GraphRecorder final : public LaunchRecorder {
@@ -183,8 +258,7 @@ class GraphRecorder final : public LaunchRecorder {
     LaunchArguments& kept = kernels.emplace_back();
     for (KernelArgument const& argument : arguments) {
       values.push_back({argument.value, int64_t(argument.bytes), kHostValue});
-      auto const* const bytes = static_cast<std::byte const*>(argument.value);
-      kept.emplace_back(bytes, bytes + argument.bytes);
+      kept.add(argument.value, argument.bytes);
     }
     Arguments const all = {values.data(), int64_t(values.size())};
     error_ = frame_.action == kCreate ? create(kernel, config, all) : update(all);
@@ -198,7 +272,7 @@ class GraphRecorder final : public LaunchRecorder {
   bool captured() const { return captured_ || recorded_ == 0; }
   int64_t recorded() const { return recorded_; }
 
-  std::vector<LaunchArguments> kernels;  // what they were given
+  Kernels kernels;  // what they were given
 
  private:
   XLA_FFI_Error* create(void const* kernel, LaunchConfig const& config, Arguments const& arguments) {
@@ -275,20 +349,18 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   if (asks_for_metadata(frame)) return execute(frame);
   RecordFrame const* const record = find_frame(frame);
   if (record == nullptr) return internal_error(api, "jax_moye: this jaxlib records calls in a way that is not known");
-  std::vector<void const*> addresses = addresses_of(frame);
+  Addresses addresses = addresses_of(frame);
   if (record->action == kUpdate && *record->number_of_commands > 0) {
     auto const known = known_launches.find(record->commands[0], addresses);
-    if (known != nullptr) return update_as_before(*record, *known);
+    if (known != nullptr) return update_as_before(*record, *known, addresses);
   }
   GraphRecorder recorder(api, *record);
   Hints const hints(frame);
   recorder.early_operands = hints.early_operands | kEarlyNext;
-  XLA_FFI_ExecutionStage const stage = frame->stage;
-  frame->stage = XLA_FFI_ExecutionStage_EXECUTE;
-  launch_recorder = &recorder;
-  XLA_FFI_Error* const error = execute(frame);
-  launch_recorder = nullptr;
-  frame->stage = stage;
+  XLA_FFI_Error* const error = [&] {
+    Recording const recording(frame, recorder);
+    return execute(frame);
+  }();
   if (recorder.error() != nullptr) {
     destroy(api, error);
     return recorder.error();
@@ -306,8 +378,16 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   } else if (recorder.recorded() != *record->number_of_commands) {
     return internal_error(api, "jax_moye: a call launched fewer kernels than when it was recorded");
   }
-  known_launches.add(record->commands[0], {std::move(addresses), std::move(recorder.kernels)},
-                     record->action == kCreate);
+  void const* const node = record->commands[0];
+  if (record->action == kCreate) {
+    known_launches.forget(node);
+  } else if (!known_launches.has(node)) {
+    return nullptr;  // nothing could be known when it was created
+  }
+  auto known = known_launch(std::move(addresses), std::move(recorder.kernels), [&](Distances const& distances) {
+    return kernels_of(frame, execute, recorder.early_operands, distances);
+  });
+  if (known) known_launches.add(node, std::move(*known));
   return nullptr;
 }
 

@@ -13,7 +13,7 @@ namespace moye {
 /// Of this process, by which one sees that calls are recorded.
 struct RecordedNodes {
   int64_t created, updated;  // nodes
-  int64_t known;             // calls that were given what they had been given before
+  int64_t known;             // calls that were given what they had been given before, but for addresses
 };
 RecordedNodes recorded_nodes();
 
@@ -38,8 +38,8 @@ class Hints {
   std::vector<void*> values_;
 };
 
-/// Calls `execute`, whose launches become nodes of XLA's graph, or whose nodes get new arguments; for addresses that
-/// the call has had before they get those of then (known_launches.h). Where a kernel's code is not known (a kernel of
+/// Calls `execute`, whose launches become nodes of XLA's graph. When buffers have moved, their nodes get the arguments of
+/// then with the new addresses (known_launches.h), or `execute` is called again. Where a kernel's code is not known (a kernel of
 /// one's own), or it reads through L1, XLA is asked to capture the call: of the kernels that it loads itself XLA asks
 /// that they have as much shared memory, and as little L1, as a multiprocessor can give them.
 XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute);

@@ -39,6 +39,8 @@ struct Wrapper {
   void const* unused = nullptr;
 } wrapper;
 
+alignas(256) char places[4 * 256];  // where the call's buffer lies
+
 std::string scenario;
 bool is(char const* name) { return scenario == name; }
 
@@ -60,7 +62,14 @@ XLA_FFI_Error* execute(XLA_FFI_CallFrame* frame) {
   if (is("nothing")) return nullptr;
   int const number = 41;
   double const fraction = 0.5;
-  KernelArgument const arguments[] = {{&number, sizeof(number)}, {&fraction, sizeof(fraction)}};
+  // Where the buffer lies, and a number that may follow from it.
+  auto* const data = static_cast<char*>(static_cast<XLA_FFI_Buffer const*>(frame->args.args[0])->data);
+  struct {
+    char* data;
+    uint64_t number;
+  } const place = {data, is("by number") ? reinterpret_cast<uintptr_t>(data) >> 8 : 0};
+  KernelArgument const arguments[] = {
+      {&number, sizeof(number)}, {&fraction, sizeof(fraction)}, {&place, sizeof(place)}};
   LaunchConfig config{.grid = {7, 2, 1},
                       .block = {128},
                       .cluster = {2, 1, 1},
@@ -98,8 +107,10 @@ void print(Arguments const* all) {
   double fraction = 0;
   std::memcpy(&number, all->arguments[0].address, sizeof(number));
   std::memcpy(&fraction, all->arguments[1].address, sizeof(fraction));
-  std::printf(" arguments %d: %d (%d bytes, kind %d) %g\n", int(all->number), number, int(all->arguments[0].bytes),
-              all->arguments[0].kind, fraction);
+  char* data = nullptr;
+  std::memcpy(&data, all->arguments[2].address, sizeof(data));
+  std::printf(" arguments %d: %d (%d bytes, kind %d) %g at %d\n", int(all->number), number,
+              int(all->arguments[0].bytes), all->arguments[0].kind, fraction, int(data - places));
 }
 
 XLA_FFI_Error* error_of_api = nullptr;
@@ -237,14 +248,13 @@ int run() {
   if (is("metadata") || is("register")) frame.extension_start = &metadata;
   if (is("refused")) error_of_api = to_error(&api.api, "the runtime's own error");
 
-  static char const places[2] = {};
   XLA_FFI_Buffer buffer = {};
   XLA_FFI_ArgType const of_buffer = XLA_FFI_ArgType_BUFFER;
   void* buffers[] = {&buffer};
   frame.args.size = 1;
   frame.args.types = const_cast<XLA_FFI_ArgType*>(&of_buffer);
   frame.args.args = buffers;
-  buffer.data = const_cast<char*>(&places[0]);
+  buffer.data = places;
 
   auto const call = [&](XLA_FFI_Error* error) {
     if (error != nullptr) std::printf("error: %s\n", reinterpret_cast<std::string*>(error)->c_str());
@@ -258,20 +268,18 @@ int run() {
   }
   call(record_call(&frame, execute));
   record_frame.action = 1;
-  if (is("more")) scenario = "one", number = 2;
-  buffer.data = const_cast<char*>(&places[1]);
+  bool const launches_fewer = is("more");
+  if (launches_fewer) scenario = "one", number = 2;
+  buffer.data = places + (launches_fewer ? 16 : 256);
   call(record_call(&frame, execute));
   if (is("in turns")) {
-    for (char const& place : places) {
-      buffer.data = const_cast<char*>(&place);
+    for (int place : {0, 512, 16, 512 + 16}) {
+      buffer.data = places + place;
       call(record_call(&frame, execute));
     }
     commands_created = 0;  // another graph, whose node has the address of the first
-    for (int action : {0, 1}) {
-      record_frame.action = action;
-      buffer.data = const_cast<char*>(&places[1 - action]);
-      call(record_call(&frame, execute));
-    }
+    record_frame.action = 0;
+    call(record_call(&frame, execute));
   }
   if (record_frame.most == 1) {
     RecordedNodes const nodes = recorded_nodes();

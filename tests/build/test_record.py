@@ -14,7 +14,7 @@ from tests import cxx
 
 SOURCES = ["tests/build/record.cc", "ffi/record_cuda.cc", "ffi/kernel_images_cuda.cc"]
 NODE = "first: code ours of 116 bytes, format 1, grid 7 2, block 128, cluster 2, smem 1000, pdl 1, behind"
-VALUES = "arguments 2: 41 (4 bytes, kind 1) 0.5"
+VALUES = "arguments 3: 41 (4 bytes, kind 1) 0.5"
 CALLED = "execute: stage 3, 1 attributes, early operands 6"
 
 
@@ -34,25 +34,34 @@ def left(commands, errors=0):
     return f"commands {commands}, stage 4, attributes 3, recorder 0, errors {errors}"
 
 
-def test_a_launch_is_a_node_and_then_gets_new_arguments(program):
-    created = [CALLED, f"create {NODE} {VALUES}", left(1)]
-    assert lines(program, "one") == [*created, CALLED, f"update 1 {VALUES}", left(1), "nodes 1 1, known 0"]
+def test_a_launch_is_a_node_and_then_gets_new_addresses(program):
+    """The handler is called twice more when the node is created, for made-up addresses, and then no more."""
+    created = [CALLED, f"create {NODE} {VALUES} at 0", CALLED, CALLED, left(1)]
+    assert lines(program, "one") == [*created, f"update 1 {VALUES} at 256", left(1), "nodes 1 1, known 1"]
 
 
-def test_addresses_that_come_back_cost_no_call_of_the_handler(program):
+def test_addresses_of_another_kind_are_asked_for_once(program):
     found = lines(program, "in turns")
-    known = [f"update 1 {VALUES}", left(1)]
-    assert found[3:10] == [CALLED, *known, *known, *known]
-    of_another_graph = [CALLED, f"create {NODE} {VALUES}", left(1), CALLED, *known]  # nothing is known of its node
-    assert found[10:] == [*of_another_graph, "nodes 2 4, known 2"]
+    assert found[5:7] == [f"update 1 {VALUES} at 256", left(1)]
+    assert found[7:11] == [f"update 1 {VALUES} at 0", left(1), f"update 1 {VALUES} at 512", left(1)]
+    less_aligned = [CALLED, f"update 1 {VALUES} at 16", CALLED, CALLED, left(1), f"update 1 {VALUES} at 528", left(1)]
+    assert found[11:18] == less_aligned
+    of_another_graph = [CALLED, f"create {NODE} {VALUES} at 528", CALLED, CALLED, left(1)]
+    assert found[18:] == [*of_another_graph, "nodes 2 5, known 4"]
+
+
+def test_what_follows_from_addresses_is_asked_for_each_time(program):
+    found = lines(program, "by number")
+    created = [CALLED, f"create {NODE} {VALUES} at 0", CALLED, left(1)]
+    assert found == [*created, CALLED, f"update 1 {VALUES} at 256", left(1), "nodes 1 1, known 0"]
 
 
 def test_the_second_launch_stands_behind_the_first(program):
     found = lines(program, "two")
     node = "second: code ours of 116 bytes, format 1, grid 3 1, block 32, cluster 0, smem 0, pdl 0, behind 1"
-    assert found[2] == f"create {node} {VALUES}"
-    assert found[3] == left(2)
-    assert found[5:7] == [f"update 1 {VALUES}", f"update 2 {VALUES}"]
+    assert found[2] == f"create {node} {VALUES} at 0"
+    assert found[5] == left(2)
+    assert found[6:8] == [f"update 1 {VALUES} at 256", f"update 2 {VALUES} at 256"]
 
 
 def test_nothing_begins_early_where_the_environment_says_so(program):

@@ -8,7 +8,7 @@ import subprocess
 from tests import cxx
 
 
-def test_by_node_and_addresses():
+def test_places_of_addresses_by_node():
     source = pathlib.Path(__file__).with_name("known_launches.cc")
     program = cxx.build("known_launches", [source], [f"-I{cxx.ROOT / 'ffi'}"])
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
