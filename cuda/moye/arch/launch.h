@@ -98,6 +98,9 @@ Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHan
                      std::type_identity_t<P>... args) {
   auto const* function = reinterpret_cast<void const*>(kernel);
   if (launch_recorder != nullptr) {
+#if __has_builtin(__builtin_clear_padding)  // the same arguments are the same bytes
+    (__builtin_clear_padding(&args), ...);
+#endif
     KernelArgument const arguments[] = {{&args, sizeof(args)}...};
     return launch_recorder->record(function, config, arguments);
   }
