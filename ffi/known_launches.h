@@ -102,8 +102,8 @@ inline Distances made_up_distances(Addresses const& addresses, int set) {
   return distances;
 }
 
-/// What is known of a call when its kernels were given `kernels`, and for made-up addresses those of `made_up(distances)`,
-/// an optional of Kernels. None: anything but addresses follows from addresses.
+/// What is known of a call when its kernels were given `kernels`, and for made-up addresses those of
+/// `made_up(distances)`, an optional of Kernels. None: anything but addresses follows from addresses.
 template <class MadeUp>
 std::optional<KnownLaunch> known_launch(Addresses addresses, Kernels kernels, MadeUp const& made_up) {
   Distances const distances = made_up_distances(addresses, 0);

@@ -38,10 +38,10 @@ class Hints {
   std::vector<void*> values_;
 };
 
-/// Calls `execute`, whose launches become nodes of XLA's graph. When buffers have moved, their nodes get the arguments of
-/// then with the new addresses (known_launches.h), or `execute` is called again. Where a kernel's code is not known (a kernel of
-/// one's own), or it reads through L1, XLA is asked to capture the call: of the kernels that it loads itself XLA asks
-/// that they have as much shared memory, and as little L1, as a multiprocessor can give them.
+/// Calls `execute`, whose launches become nodes of XLA's graph. When buffers have moved, their nodes get the arguments
+/// of then with the new addresses (known_launches.h), or `execute` is called again. Where a kernel's code is not known
+/// (a kernel of one's own), or it reads through L1, XLA is asked to capture the call: of the kernels that it loads
+/// itself XLA asks that they have as much shared memory, and as little L1, as a multiprocessor can give them.
 XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute);
 
 /// The handler of a target that is registered in the place of all others: asked about itself, it registers them with

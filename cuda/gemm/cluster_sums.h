@@ -10,7 +10,7 @@
 namespace moye {
 
 /// How d is made of the sums. plain: they are d; words: without scales and derivatives; both in words alone. The host
-/// says so, since the instructions of an epilogue for all cases are a microsecond's loads where a program runs them once.
+/// says so: the instructions of an epilogue for all cases are many, and a program that runs them once waits for them.
 enum class Finishing : uint8_t { plain, words, any };
 
 /// kSplit CTAs share the tile, and each has the sums of its part of k in its shared memory, as SumsLayout says:
@@ -51,8 +51,8 @@ struct ClusterSums {
   };
 
   /// All ranks, with the sums of their parts: what there is to read beside them is on its way before the cluster meets,
-  /// then the thread's vectors are added up and stored. own: this rank's sums. kPair: half of the columns are those of a
-  /// second b.
+  /// then the thread's vectors are added up and stored. own: this rank's sums. kPair: half of the columns are those of
+  /// a second b.
   template <bool kPair>
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, Finishing finishing, TileCoord const& tile, int rank,
                                         Sum* own, int thread) {
@@ -67,8 +67,8 @@ struct ClusterSums {
     typename Words::template Copied<1, 16> copied;
     auto const copy_words = [&](int vector) {
       if (vector < share.end)
-        words.copy_rows(copied, [](auto const& from, auto& to) { to = from; }, share.row(vector), 0,
-                        share.column(vector));
+        words.copy_rows(
+            copied, [](auto const& from, auto& to) { to = from; }, share.row(vector), 0, share.column(vector));
     };
     if (is_of_words) copy_words(share.begin);
     cluster_sync();  // all ranks' sums are there

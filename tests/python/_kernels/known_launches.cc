@@ -84,15 +84,15 @@ int test_what_is_no_address() {
       kernels[0].add(&value, sizeof(value));
       return kernels;
     };
-    return known_launch(buffers, given(buffers), [&](Distances const& distances) {
-             return std::optional(given(moved(buffers, distances)));
-           }).has_value();
+    return known_launch(buffers, given(buffers),
+                        [&](Distances const& distances) { return std::optional(given(moved(buffers, distances))); })
+        .has_value();
   };
   EXPECT(is_known([](uint64_t a, uint64_t) { return a + 64; }));
   EXPECT(is_known([](uint64_t, uint64_t) { return 3; }));
   EXPECT(!is_known([](uint64_t a, uint64_t) { return a >> 4; }));
   EXPECT(!is_known([](uint64_t a, uint64_t b) { return a + b; }));
-  EXPECT(!is_known([](uint64_t a, uint64_t b) { return b - a; }));          // is a's distance in the first set
+  EXPECT(!is_known([](uint64_t a, uint64_t b) { return b - a; }));  // is a's distance in the first set
   EXPECT(!is_known([](uint64_t a, uint64_t) { return uint64_t(a < (uint64_t(2) << 32)); }));  // differs in the second
 
   auto const kernels = kernels_of({at(1), at(2), at(3)}, 'x');
