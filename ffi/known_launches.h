@@ -91,13 +91,14 @@ inline Distances distances_between(Addresses const& from, Addresses const& to) {
   return distances;
 }
 
-/// Made up, of set 0 or 1: another one for each buffer, of whole pages; empty ones stay, and those at one address move
-/// together.
+/// Made up, of set 0 or 1: another one for each buffer; empty ones stay, and those at one address move together. All
+/// bytes of an address change but what kAlignment keeps, so that it shows if a part of one is somewhere.
 inline Distances made_up_distances(Addresses const& addresses, int set) {
   Distances distances;
   for (size_t i = 0; i < addresses.size(); ++i) {
     auto const first = size_t(std::find(addresses.begin(), addresses.end(), addresses[i]) - addresses.begin());
-    distances.push_back(addresses[i] == nullptr ? 0 : uint64_t(set == 0 ? first + 1 : 2 * first + 3) << 32);
+    uint64_t const distance = set == 0 ? (first + 1) * 0x1'0101'0100 : (2 * first + 3) * 0x1'2345'6700;
+    distances.push_back(addresses[i] == nullptr ? 0 : distance);
   }
   return distances;
 }
@@ -131,7 +132,7 @@ std::optional<KnownLaunch> known_launch(Addresses addresses, Kernels kernels, Ma
 /// that decides what its kernels are given is the same as long as the node lasts. Several threads may ask.
 class KnownLaunches {
  public:
-  static constexpr size_t kOfCall = 4, kMost = 8192;  // one has some kilobytes
+  static constexpr size_t kOfCall = 4, kMostCalls = 8192;  // a kind has some kilobytes
 
   /// Null: not known.
   std::shared_ptr<KnownLaunch const> find(void const* node, Addresses const& addresses) const {
@@ -143,41 +144,34 @@ class KnownLaunches {
     return nullptr;
   }
 
-  /// Whether anything is known of it.
-  bool has(void const* node) const {
+  /// Whether nothing was when it was asked for.
+  bool cannot_be_known(void const* node) const {
     std::scoped_lock const lock(mutex_);
-    return known_.contains(node);
+    auto const of_call = known_.find(node);
+    return of_call != known_.end() && of_call->second.empty();
   }
 
-  void add(void const* node, KnownLaunch launch) {
-    auto added = std::make_shared<KnownLaunch const>(std::move(launch));
+  /// launch: none where nothing can be known.
+  void add(void const* node, std::optional<KnownLaunch> launch) {
+    auto const added = launch ? std::make_shared<KnownLaunch const>(std::move(*launch)) : nullptr;
     std::scoped_lock const lock(mutex_);
-    if (number_ == kMost) {  // of graphs that are gone, most likely: nobody says when
-      known_.clear();
-      number_ = 0;
-    }
+    // Of graphs that are gone, most likely: nobody says when. What is still needed is asked for again.
+    if (known_.size() == kMostCalls && !known_.contains(node)) known_.clear();
     auto& of_call = known_[node];
-    if (of_call.size() == kOfCall) {
-      of_call.erase(of_call.begin());
-      --number_;
-    }
-    of_call.push_back(std::move(added));
-    ++number_;
+    if (added == nullptr) return;
+    if (of_call.size() == kOfCall) of_call.erase(of_call.begin());
+    of_call.push_back(added);
   }
 
   /// The node is new: what is known of another one that had its address counts no more.
   void forget(void const* node) {
     std::scoped_lock const lock(mutex_);
-    auto const of_call = known_.find(node);
-    if (of_call == known_.end()) return;
-    number_ -= of_call->second.size();
-    known_.erase(of_call);
+    known_.erase(node);
   }
 
  private:
   std::mutex mutable mutex_;
   std::unordered_map<void const*, std::vector<std::shared_ptr<KnownLaunch const>>> known_;
-  size_t number_ = 0;  // of all calls
 };
 
 }  // namespace moye

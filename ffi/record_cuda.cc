@@ -381,13 +381,13 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   void const* const node = record->commands[0];
   if (record->action == kCreate) {
     known_launches.forget(node);
-  } else if (!known_launches.has(node)) {
-    return nullptr;  // nothing could be known when it was created
+  } else if (known_launches.cannot_be_known(node)) {
+    return nullptr;
   }
   auto known = known_launch(std::move(addresses), std::move(recorder.kernels), [&](Distances const& distances) {
     return kernels_of(frame, execute, recorder.early_operands, distances);
   });
-  if (known) known_launches.add(node, std::move(*known));
+  known_launches.add(node, std::move(known));
   return nullptr;
 }
 

@@ -280,6 +280,9 @@ int run() {
     commands_created = 0;  // another graph, whose node has the address of the first
     record_frame.action = 0;
     call(record_call(&frame, execute));
+    record_frame.action = 1;
+    buffer.data = places;
+    call(record_call(&frame, execute));
   }
   if (record_frame.most == 1) {
     RecordedNodes const nodes = recorded_nodes();

@@ -47,7 +47,9 @@ def test_addresses_of_another_kind_are_asked_for_once(program):
     less_aligned = [CALLED, f"update 1 {VALUES} at 16", CALLED, CALLED, left(1), f"update 1 {VALUES} at 528", left(1)]
     assert found[11:18] == less_aligned
     of_another_graph = [CALLED, f"create {NODE} {VALUES} at 528", CALLED, CALLED, left(1)]
-    assert found[18:] == [*of_another_graph, "nodes 2 5, known 4"]
+    assert found[18:23] == of_another_graph
+    asked_for = [CALLED, f"update 1 {VALUES} at 0", CALLED, CALLED, left(1)]  # nothing is known of its node at 0
+    assert found[23:] == [*asked_for, "nodes 2 6, known 4"]
 
 
 def test_what_follows_from_addresses_is_asked_for_each_time(program):
