@@ -18,6 +18,8 @@ enum class Finishing : uint8_t { plain, words, any };
 template <class Sum, int kBlkM, int kBlkN, class SumsLayout, int kSplit, int kThreads>
 struct ClusterSums {
   static constexpr int kVector = 16 / int(sizeof(Sum));
+  // Vectors of a thread whose loads are under way together: of many threads each has few.
+  static constexpr int kTogether = ceil_div(kThreads > 128 ? 8 : 16, kSplit < 4 ? 4 : kSplit);
   using Words = TileEpilogue<Sum, kVector>;
 
   /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
@@ -48,6 +50,16 @@ struct ClusterSums {
     }
     static MOYE_DEVICE int row(int vector) { return vector / kVectors; }
     static MOYE_DEVICE int column(int vector) { return vector % kVectors * kVector; }
+
+    /// f(i, row, column) of the thread's vectors from `first` on, as many as there are `elements`.
+    template <class T, int kCount, class F>
+    MOYE_DEVICE void each(int first, T const (&)[kCount], F const& f) const {
+      MOYE_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        int const vector = first + i * kThreads;
+        if (vector < end) f(i, row(vector), column(vector));
+      }
+    }
   };
 
   /// All ranks, with the sums of their parts: what there is to read beside them is on its way before the cluster meets,
@@ -58,65 +70,85 @@ struct ClusterSums {
                                         Sum* own, int thread) {
     constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN;
     Share<kColumns> const share(args, tile, rank, thread);
-    auto const sum_at = [&](int vector, int column = 0) {
-      return add(own, SumsLayout{}(share.row(vector), column + share.column(vector)));
-    };
-    bool const is_any = kPair || finishing == Finishing::any, is_of_words = !kPair && finishing == Finishing::words;
-    Words const words =
-        is_of_words ? Words(args, tile, kBlkM, kColumns) : Words::of_product(args, tile, kBlkM, kColumns);
-    typename Words::template Copied<1, 16> copied;
-    auto const copy_words = [&](int vector) {
-      if (vector < share.end)
-        words.copy_rows(
-            copied, [](auto const& from, auto& to) { to = from; }, share.row(vector), 0, share.column(vector));
-    };
-    if (is_of_words) copy_words(share.begin);
-    cluster_sync();  // all ranks' sums are there
-    if (is_any) {
+    if (!kPair && finishing == Finishing::plain) {
+      auto const words = Words::of_product(args, tile, kBlkM, kColumns);
+      meet();
+      MOYE_NO_UNROLL
+      for (int first = share.begin; first < share.end; first += kTogether * kThreads) {
+        Row<Sum, kVector> sums[kTogether];
+        add(own, share, first, sums);
+        share.each(first, sums, [&](int i, int row, int column) {
+          words.template store_plain<1>([&](int) { return sums[i]; }, row, 0, column);
+        });
+      }
+    } else if (!kPair && finishing == Finishing::words) {
+      constexpr int kCount = ceil_div(kTogether, 2);  // c and the others take registers, too
+      Words const words(args, tile, kBlkM, kColumns);
+      typename Words::template Copied<1, 16> copied[kCount];
+      auto const copy_words = [&](int first) {
+        share.each(first, copied, [&](int i, int row, int column) {
+          words.copy_rows(copied[i], [](auto const& from, auto& to) { to = from; }, row, 0, column);
+        });
+      };
+      copy_words(share.begin);
+      meet();
+      MOYE_NO_UNROLL
+      for (int first = share.begin; first < share.end; first += kCount * kThreads) {
+        Row<Sum, kVector> sums[kCount];
+        add(own, share, first, sums);
+        share.each(first, sums, [&](int i, int row, int column) {
+          words.store_copied([&](int) { return sums[i]; }, copied[i], row, 0, column);
+        });
+        copy_words(first + kCount * kThreads);
+      }
+    } else {
+      meet();
       with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
           args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
             MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
                 for (int vector = share.begin; vector < share.end; vector += kThreads) {
-              auto const first = sum_at(vector);
+              Row<Sum, kVector> sums[1];
+              add(own, share, vector, sums);
               int const row = share.row(vector), column = share.column(vector);
               if constexpr (kPair) {
-                epilogue.store_pair(first.elements, sum_at(vector, kColumns).elements, row, column);
+                Row<Sum, kVector> second[1];
+                add(own, share, vector, second, /*column=*/kColumns);
+                epilogue.store_pair(sums[0].elements, second[0].elements, row, column);
               } else {
-                epilogue.store(first.elements, row, column);
+                epilogue.store(sums[0].elements, row, column);
               }
             }
           });
-    } else {
-      MOYE_NO_UNROLL
-      for (int vector = share.begin; vector < share.end; vector += kThreads) {
-        auto const sum = sum_at(vector);
-        auto const sum_of = [&](int) { return sum; };
-        int const row = share.row(vector), column = share.column(vector);
-        if (is_of_words) {
-          words.store_copied(sum_of, copied, row, 0, column);
-          copy_words(vector + kThreads);
-        } else {
-          words.template store_plain<1>(sum_of, row, 0, column);
-        }
-      }
     }
   }
 
  private:
-  /// One vector of all ranks, rank 0's first.
-  static MOYE_DEVICE Row<Sum, kVector> add(Sum* own, int at) {
-    Row<Sum, kVector> parts[kSplit];
-    MOYE_UNROLL
-    for (int r = 0; r < kSplit; ++r) {  // all are on their way before the first is needed
-      parts[r] = detail::bit_cast<Row<Sum, kVector>>(
-          *reinterpret_cast<uint128_t const*>(static_cast<Sum const*>(mapa(own, uint32_t(r))) + at));
-    }
-    MOYE_UNROLL
-    for (int r = 1; r < kSplit; ++r) {
+  static MOYE_DEVICE void meet() {
+    sync_cluster<kSplit>();  // all ranks' sums are there
+  }
+
+  /// sums[i] = the thread's i-th vector from `first` on, of all ranks, rank 0's first; `column` columns further on.
+  /// Those that are the next rank's stay as they were.
+  template <class ShareOfRank, int kCount>
+  static MOYE_DEVICE void add(Sum* own, ShareOfRank const& share, int first, Row<Sum, kVector> (&sums)[kCount],
+                              int column = 0) {
+    Row<Sum, kVector> parts[kCount][kSplit];
+    share.each(first, sums, [&](int i, int row, int column_of_row) {  // all are under way before the first is needed
+      int const at = SumsLayout{}(row, column + column_of_row);
       MOYE_UNROLL
-      for (int i = 0; i < kVector; ++i) parts[0].elements[i] += parts[r].elements[i];
-    }
-    return parts[0];
+      for (int r = 0; r < kSplit; ++r) {
+        parts[i][r] = detail::bit_cast<Row<Sum, kVector>>(
+            *reinterpret_cast<uint128_t const*>(static_cast<Sum const*>(mapa(own, uint32_t(r))) + at));
+      }
+    });
+    share.each(first, sums, [&](int i, int, int) {
+      sums[i] = parts[i][0];
+      MOYE_UNROLL
+      for (int r = 1; r < kSplit; ++r) {
+        MOYE_UNROLL
+        for (int j = 0; j < kVector; ++j) sums[i].elements[j] += parts[i][r].elements[j];
+      }
+    });
   }
 };
 

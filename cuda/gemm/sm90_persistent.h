@@ -45,17 +45,6 @@ MOYE_DEVICE void prefetch_maps(PersistentParams const& params) {
   prefetch_tensor_map(&params.store.map_d);
 }
 
-/// A barrier of all CTAs of the cluster. (barrier.cluster of one CTA would do, and takes longer.)
-template <int kCtas>
-MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
-  MOYE_SITE;
-  if constexpr (kCtas > 1) {
-    cluster_sync();
-  } else {
-    sync_threads();
-  }
-}
-
 /// What this CTA loads of each operand, and for whom: CTAs of its row of the cluster need the same rows of A, those of
 /// its column the same rows of B.
 struct Multicasts {

@@ -3,13 +3,14 @@
 //   A (M,K), B (N,K), D (M,N), 16-bit operands in any order (TF32: split_k_tf32.h); batch: outermost tile index
 //   alignment          16 bytes; rows of one element's pack first what TMA cannot read where it is (gemm/pack.h)
 //   cluster            {1, S} in the table: rank r of S has the k-tiles from k * r / S to k * (r + 1) / S, maybe none;
-//                      with few stages two CTAs share a multiprocessor, and more loads are in flight
+//                      with few stages two CTAs share a multiprocessor, and more loads are in flight, which is all
+//                      that rows with S = 1 are for
 //   warpgroups 0, 1..  consumers: each multiplies 64 rows of the tile
 //   last warp          producer: one thread starts the loads, those of the first stages before the others are ready
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp: the producer waits for them
 //   barrier 1          named, all consumers: no wgmma reads the stages any more; the sums go there
-//   cluster barrier    first: all CTAs' sums are there; last: they have been read
+//   cluster barrier    (of the CTA where S = 1) first: all CTAs' sums are there; last: they have been read
 // Rank r adds up its share of the tile, rank 0's sums first: the result depends on k and S alone.
 #pragma once
 
@@ -52,7 +53,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kSplit = kConfig.cluster.n;  // CTAs that share a tile
-  static_assert(kConfig.cluster.m == 1 && kSplit >= 2 && kSplit <= 8, "clusters of 2 to 8 CTAs along k");
+  static_assert(kConfig.cluster.m == 1 && kSplit >= 1 && kSplit <= 8, "clusters of up to 8 CTAs along k");
   static constexpr bool kPacks = kPacksOperands<kConfig>;
   static_assert(sizeof(Element) == 2, "16-bit operands, which wgmma takes in any order");
   static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
@@ -111,7 +112,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
         if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
       }
       sync_warp();
-      cluster_sync();
+      sync_cluster<kSplit>();
     } else {
       griddepcontrol_wait();
       sync_threads();
@@ -122,7 +123,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
         Sums::template add_and_store<false>(args, finishing, tile, rank, smem.sums, thread);
       }
     }
-    cluster_sync();  // and have been read
+    sync_cluster<kSplit>();  // and have been read
   }
 
   /// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands. acquired: the stages are the

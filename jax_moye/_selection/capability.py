@@ -187,7 +187,7 @@ def _why_no_pair(config: GemmConfig, problem: GemmProblem) -> str | None:
         return "it takes one matrix b, and these are two"
     if ITEM_BYTES[problem.out_dtype] != 2:
         return f"what it makes of two products has 16 bits, and {problem.out_dtype} is wanted"
-    return _why_not_by_tma(problem) if config.k_parts == 1 else None
+    return _why_not_by_tma(problem) if not facts_of(config.kernel).splits_k else None
 
 
 def _why_not_by_tma(problem: GemmProblem) -> str | None:

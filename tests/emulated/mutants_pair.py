@@ -137,8 +137,8 @@ MUTANTS = [
         name="pair_second_half_in_the_middle_of_the_sums",
         row=SPLIT_K,
         file=SUMS,
-        old="sum_at(vector, kColumns)",
-        new="sum_at(vector, kColumns / 2)",
+        old="/*column=*/kColumns)",
+        new="/*column=*/kColumns / 2)",
     ),
     Mutant(
         name="pair_vectors_of_tiles_of_one_b",

@@ -18,7 +18,7 @@ IN_WORDS = (70, 72, 290)  # rows are whole vectors
 PART = "return int(int64_t(k_tiles) * rank / kSplit);"
 K_TILES = "k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
-ALL_SUMS = "    cluster_sync();  // all ranks' sums are there\n"
+ALL_SUMS = "    sync_cluster<kSplit>();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
 KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 LATE = "{.a = !early.a, .b = !early.b}"
@@ -138,7 +138,7 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_exits_while_others_read",
-        old="    cluster_sync();  // and have been read\n",
+        old="    sync_cluster<kSplit>();  // and have been read\n",
         new="",
         expect=r"exits without having waited for plain load by .* at cluster_sums\.h:\d+, which needs its",
     ),
@@ -178,11 +178,37 @@ MUTANTS = [
         expect="wrong",
         sizes=(69, 66, 290),
     ),
+    # ---- vectors whose sums are under way together
+    Mutant(
+        name="split_k_vectors_of_the_next_rank_stored",
+        file=SUMS,
+        old="if (vector < end) f(i,",
+        new="f(i,",
+        expect=r"race on global memory d\+0x[0-9a-f]+",
+        sizes=(60, 64, 290),
+    ),
+    Mutant(
+        name="split_k_sums_of_the_first_vector_for_all",
+        file=SUMS,
+        old="sums[i] = parts[i][0];",
+        new="sums[i] = parts[0][0];",
+        expect="wrong",
+        sizes=IN_WORDS,
+    ),
+    Mutant(
+        name="split_k_vectors_passed_over",
+        file=SUMS,
+        old="first += kTogether * kThreads",
+        new="first += (kTogether + 1) * kThreads",
+        expect="wrong",
+        row="{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}",
+        sizes=(64, 128, 290),
+    ),
     # ---- in words, with what is read ahead
     Mutant(
         name="split_k_words_of_the_first_vector_for_all",
         file=SUMS,
-        old="          copy_words(vector + kThreads);\n",
+        old="        copy_words(first + kCount * kThreads);\n",
         new="",
         expect="wrong",
         sizes=IN_WORDS,
@@ -191,7 +217,7 @@ MUTANTS = [
     Mutant(
         name="split_k_first_words_left_out",
         file=SUMS,
-        old="    if (is_of_words) copy_words(share.begin);\n",
+        old="      copy_words(share.begin);\n",
         new="",
         expect="wrong",
         sizes=IN_WORDS,

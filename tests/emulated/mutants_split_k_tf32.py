@@ -23,7 +23,7 @@ KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still ru
 CONSUMERS = "      sync_threads();\n      warpgroup_reg_alloc"
 TURN = "turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);\n"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
-ALL_SUMS = "    cluster_sync();  // all ranks' sums are there\n"
+ALL_SUMS = "    sync_cluster<kSplit>();  // all ranks' sums are there\n"
 ROW_OF_A_PAIR = "m = i / 2 * 8 + thread % 4 * 2 + i % 2;"
 COLUMN_OF_A_PAIR = "n = Products::first_column(thread);"
 SECOND = "tCrC(make_coord(i % 2, 1, i / 2), _0{}, _0{})}"

@@ -21,7 +21,7 @@ every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: con
 
 def step_of_n(config) -> int:
     """Threads of sm90_split_k store any n, TMA whole pieces of 16 bytes."""
-    return 1 if config.k_parts > 1 else 8
+    return 1 if config.kernel == "sm90_split_k" else 8
 
 
 def tile_of(config) -> tuple[int, int]:
@@ -187,7 +187,7 @@ def test_no_bank_is_met_twice(config, keeps):
     assert report["ok"], report["message"]
     counted = report["counters"]
     assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
-    if config.k_parts == 1:
+    if config.kernel != "sm90_split_k":
         assert counted["global_store_requests"] == counted["shared_load_requests"] == 0
         assert counted["tma_stores"] > 0
         assert counted["stmatrix_wavefronts"] == counted["stmatrix_ideal_wavefronts"]

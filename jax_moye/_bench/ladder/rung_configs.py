@@ -23,13 +23,16 @@ NEAREST = {
 
 
 def representative(several: Iterable[GemmConfig]) -> GemmConfig:
-    """The config that stands for its kernel: widest loads, usual accumulator, no cluster, 128x128, then the first."""
+    """The config that stands for its kernel: widest loads, usual accumulator, no cluster, 128x128, then the first.
+
+    Of a kernel that splits k among the CTAs of a cluster, one with a cluster.
+    """
 
     def distance(config: GemmConfig) -> tuple[int, bool, bool, bool]:
         return (
             -config.alignment,
             config.accumulator != USUAL_ACCUMULATOR[config.dtype],
-            config.cluster != (1, 1),
+            (config.cluster == (1, 1)) == kernel_facts(config.kernel).splits_k,
             config.tile[:2] != (128, 128),
         )
 

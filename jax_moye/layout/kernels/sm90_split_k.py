@@ -27,7 +27,7 @@ FACTS = KernelFacts(
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={
-            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 4, 8)
+            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (1, 2, 4, 8)
         }
         | {(64, 128, (1, 3)): 1.0, (128, 128, (1, 3)): 1.0, (128, 128, (1, 6)): 1.0},
         needs_by_tile=True,

@@ -52,6 +52,11 @@ def test_the_representative():
     )
 
 
+def test_a_cluster_stands_for_what_splits_k():
+    one, two = (config_of("sm90_split_k", cluster=(1, parts)) for parts in (1, 2))
+    assert rung_configs.representative([one, two]) == two
+
+
 def test_the_nearest_dtype_stands_in():
     table = [
         config_of("simt_tiled", "f64"),
