@@ -6,6 +6,7 @@
 #include "moye/arch/builtin.h"
 #include "moye/arch/cluster.h"
 #include "moye/layout.h"
+#include "moye/pipeline.h"
 
 namespace moye {
 

@@ -146,4 +146,15 @@ struct TmaPipeline {
   }
 };
 
+/// A barrier of all CTAs of the cluster. (barrier.cluster of one CTA would do, and takes longer.)
+template <int kCtas>
+MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
+  MOYE_SITE;
+  if constexpr (kCtas > 1) {
+    cluster_sync();
+  } else {
+    sync_threads();
+  }
+}
+
 }  // namespace moye

@@ -3,7 +3,6 @@
 // Every function works without a cluster too: then it is one of one CTA.
 #pragma once
 
-#include "moye/arch/barrier.h"
 #include "moye/arch/builtin.h"
 #if !defined(__CUDACC__)
 #include "moye/emu/sm90.h"
@@ -125,17 +124,6 @@ MOYE_DEVICE T* mapa(T* smem_ptr, uint32_t cta MOYE_LOC) {
 #else
   return static_cast<T*>(emu::mapa(smem_ptr, cta, loc));
 #endif
-}
-
-/// A barrier of all CTAs of the cluster. (barrier.cluster of one CTA would do, and takes longer.)
-template <int kCtas>
-MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
-  MOYE_SITE;
-  if constexpr (kCtas > 1) {
-    cluster_sync();
-  } else {
-    sync_threads();
-  }
 }
 
 }  // namespace moye
