@@ -52,7 +52,7 @@ struct ClusterSums {
     static MOYE_DEVICE int row(int vector) { return vector / kVectors; }
     static MOYE_DEVICE int column(int vector) { return vector % kVectors * kVector; }
 
-    /// f(i, row, column) of the thread's vectors from `first` on, as many as there are `elements`.
+    /// f(i, row, column) of the thread's next kCount vectors, of which `first` is the first: of those of this share.
     template <class T, int kCount, class F>
     MOYE_DEVICE void each(int first, T const (&)[kCount], F const& f) const {
       MOYE_UNROLL
