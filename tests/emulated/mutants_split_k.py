@@ -178,6 +178,14 @@ MUTANTS = [
         expect="wrong",
         sizes=(69, 66, 290),
     ),
+    Mutant(
+        name="split_k_one_cta_does_not_wait_for_its_sums",
+        file=SUMS,
+        old=ALL_SUMS,
+        new="    sync_warp();\n",
+        expect=race("plain store", K, "plain load", SUMS),
+        row="{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}",
+    ),
     # ---- vectors whose sums are under way together
     Mutant(
         name="split_k_vectors_of_the_next_rank_stored",
