@@ -51,7 +51,7 @@ RESIDUAL = "    if (epilogue.residual.data != nullptr) add(epilogue.residual, re
 OF_PIPELINE = {
     "wait_missing": ("    cp_async_wait_group<kStages - 2>();\n", ""),
     "wait_off_by_one": ("cp_async_wait_group<kStages - 2>", "cp_async_wait_group<kStages - 1>"),
-    "barrier_missing": ("    sync_threads();\n", ""),
+    "barrier_missing": ("kStages - 2>();\n    sync_threads();\n", "kStages - 2>();\n"),
     "commit_missing": ("    cp_async_commit_group();\n", ""),
 }
 
@@ -197,8 +197,7 @@ MUTANTS = [
         "sm80_elements_barrier_missing",
         SM80_ELEMENTS,
         PIPELINE,
-        "    sync_threads();\n",
-        "",
+        *OF_PIPELINE["barrier_missing"],
         race(M, "(ldmatrix|plain store)", "(plain store|ldmatrix)"),
     ),
     Mutant(

@@ -27,7 +27,7 @@ def test_pipeline():
 @pytest.mark.parametrize(
     ("old", "new", "expect"),
     [
-        ("    sync_threads();\n", "", r"race on shared memory .*"),
+        ("kStages - 2>();\n    sync_threads();\n", "kStages - 2>();\n", r"race on shared memory .*"),
         ("    cp_async_wait_group<kStages - 2>();\n", "", r"race on shared memory .*cp\.async"),
         ("cp_async_wait_group<kStages - 2>", "cp_async_wait_group<kStages - 1>", r"race on shared memory .*cp\.async"),
         ("    ++write_;\n", "", r"race on shared memory .*cp\.async|\d+ wrong"),
