@@ -19,6 +19,7 @@
 #include "gemm/element.h"
 #include "gemm/order.h"
 #include "gemm/pack.h"
+#include "gemm/split_k.h"
 #include "gemm/split_k_tf32.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
@@ -28,7 +29,6 @@
 #include "moye/arch/barrier.h"
 #include "moye/arch/cluster.h"
 #include "moye/arch/grid_dependency.h"
-#include "moye/arch/launch.h"
 #include "moye/arch/launch_recorder.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/warp.h"
@@ -126,38 +126,18 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     sync_cluster<kSplit>();  // and have been read
   }
 
-  /// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands. acquired: the stages are the
-  /// producer's already.
+  /// One thread: load_k_tiles() of this kernel's operands.
   template <Order kOrder>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
                                   int k_tiles, OperandMaps const& maps, SharedStorage& smem,
                                   PipelineState<kStages>& write, Which which = {}, bool acquired = false) {
-    if (maps.rank == 3) {
-      produce<kOrder, 3>(args, grid, tile, begin, k_tiles, maps, smem, write, which, acquired);
-    } else {
-      produce<kOrder, 5>(args, grid, tile, begin, k_tiles, maps, smem, write, which, acquired);
-    }
-  }
-
-  template <Order kOrder, int kRank>
-  static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
-                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write, Which which, bool acquired) {
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
     bool const pair = args.epilogue.second_b != nullptr;  // whole stages
     uint32_t const bytes = OperandA::stage_bytes(OperandA::box_of_few(args.m)) +
                            OperandB::stage_bytes(pair ? OperandB::kBoxOther : OperandB::box_of_few(args.n));
-    OperandCoords const coords = operand_coords<kRank>(args, tile);
-    Multicast const a{.hint = hint_of(grid.n)}, b{.hint = hint_of(grid.m)};
-    MOYE_NO_UNROLL
-    for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
-      // The consumers have released the stage: fill it.
-      uint64_t* const full =
-          acquired ? &smem.pipeline.full[write.index()] : smem.pipeline.producer_acquire(write, bytes);
-      load_stage<Operands<kOrder>, kRank>(args, maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b,
-                                          which);
-    }
+    load_k_tiles<Operands<kOrder>>(args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline, write, bytes,
+                                   which, acquired);
   }
 
   /// Consumers: smem.sums = the products of this CTA's `k_tiles` stages.
@@ -207,8 +187,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   static Status launch(GemmArgs const& given, StreamHandle stream) {
     TileGrid grid;
     TileMNK const of_d{kBlkM, tile_columns<kConfig>(given), kConfig.tile.k};
-    if (Status status = make_tile_grid(of_d, given, &grid); !status.ok()) return status;
-    if (grid.tiles > 0x7fffffff / kSplit) return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
+    if (Status status = make_split_grid<kSplit>(of_d, given, &grid); !status.ok()) return status;
     GemmArgs args = given;
     args.early |= early_operands();
     if constexpr (kPacks) {
@@ -221,13 +200,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       OperandMaps maps;
       Status const status =
           make_operand_maps<Loaded>(args, &maps, Loaded::A::box_of_few(args.m), Loaded::B::box_of_few(args.n));
-      if (!status.ok()) return status;
-      LaunchConfig const config{.grid = {unsigned(grid.tiles) * kSplit},
-                                .block = {kThreads},
-                                .cluster = {kSplit, 1, 1},
-                                .smem_bytes = kFacts.smem_bytes,
-                                .programmatic = true};
-      return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps, Sums::finishing(args));
+      return status.ok() ? launch_split<Gemm, kOrder>(args, grid, maps, stream) : status;
     });
   }
 

@@ -13,12 +13,12 @@
 #include "gemm/epilogue.h"
 #include "gemm/order.h"
 #include "gemm/sm90_transposed.cuh"
+#include "gemm/split_k.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/cluster.h"
 #include "moye/arch/grid_dependency.h"
-#include "moye/arch/launch.h"
 #include "moye/arch/launch_recorder.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/register.h"
@@ -108,31 +108,14 @@ struct Gemm<kConfig> {
     cluster_sync();  // and have been read
   }
 
-  /// One thread: the loads of `k_tiles` k-tiles from `begin` on.
+  /// One thread: load_k_tiles() of this kernel's operands.
   template <Order kOrder>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
                                   int k_tiles, OperandMaps const& maps, SharedStorage& smem,
                                   PipelineState<kStages>& write) {
-    if (maps.rank == 3) {
-      produce<kOrder, 3>(args, grid, tile, begin, k_tiles, maps, smem, write);
-    } else {
-      produce<kOrder, 5>(args, grid, tile, begin, k_tiles, maps, smem, write);
-    }
-  }
-
-  template <Order kOrder, int kRank>
-  static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
-                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write) {
     using Operands = typename Products::template Operands<kOrder>;
-    OperandCoords const coords = operand_coords<kRank>(args, tile);
-    Multicast const a{.hint = hint_of(grid.n)}, b{.hint = hint_of(grid.m)};
-    MOYE_NO_UNROLL
-    for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
-      // The consumers have released the stage: fill it.
-      uint64_t* const full = smem.pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands, kRank>(args, maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b);
-    }
+    load_k_tiles<Operands>(args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline, write,
+                           Operands::kStageBytes);
   }
 
   /// Consumers: sums = the products of this CTA's `k_tiles` stages.
@@ -164,19 +147,12 @@ struct Gemm<kConfig> {
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
     TileGrid grid;
-    if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
-    if (grid.tiles > 0x7fffffff / kSplit) return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
+    if (Status status = make_split_grid<kSplit>(kConfig.tile, args, &grid); !status.ok()) return status;
     return dispatch<kCompiledOrders>(order_of(args), [&](auto order) -> Status {
       constexpr Order kOrder = decltype(order)::value;
       OperandMaps maps;
       Status const status = make_operand_maps<typename Products::template Operands<kOrder>>(args, &maps);
-      if (!status.ok()) return status;
-      LaunchConfig const config{.grid = {unsigned(grid.tiles) * kSplit},
-                                .block = {kThreads},
-                                .cluster = {kSplit, 1, 1},
-                                .smem_bytes = kFacts.smem_bytes,
-                                .programmatic = true};
-      return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps, Sums::finishing(args));
+      return status.ok() ? launch_split<Gemm, kOrder>(args, grid, maps, stream) : status;
     });
   }
 
