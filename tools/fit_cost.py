@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How well the models of time choose, and their constants fitted anew, from files of measurements.
 
-The files are benchmarks/results/*-configs.json and *-measured.json: products of real models, each with the times of
-configs ("us") and, where it was measured in the same run, of XLA ("xla_us", or "xla_seconds"). Products of
-benchmarks/models/validation.json are kept from fitting, all others are fitted to. With a product in several files, a
-config's time is their geometric mean.
+The files are benchmarks/results/*-configs.json, *-measured.json and *-raced.json: products of real models, each with
+the times of configs ("us") and, where it was measured in the same run, of XLA ("xla_us", or "xla_seconds"). Products
+of benchmarks/models/validation.json, and those whose row says "kept", are kept from fitting; all others are fitted to.
+With a product in several files, a config's time is their geometric mean.
 
   python tools/fit_cost.py                   how well the constants choose that are in the sources
   python tools/fit_cost.py --fit             fits them to the fitting part, prints them, and how well they choose
@@ -32,24 +32,29 @@ import jax_moye
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._selection import cost, cost_xla, measurements
 from jax_moye._selection.problem import GemmProblem, make_problem
-from jax_moye.layout.kernels import KernelFacts, Speed
+from jax_moye.layout.kernels import Speed
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results"
 MODELS = ROOT / "benchmarks/models"
-FILES = sorted([*RESULTS.glob("*-configs.json"), *RESULTS.glob("*-measured.json")])
+FILES = sorted(path for kind in ("configs", "measured", "raced") for path in RESULTS.glob(f"*-{kind}.json"))
 ARCH = 90
 PARTS = ("fit", "validation")
 
 # What is fitted of the kernels: constants of the same fact, which some of them share.
 _MMA_SYNC = ("sm80_multistage", "sm80_persistent", "sm80_double_buffer", "sm80_ldmatrix", "sm80_tensorop")
 _WGMMA = ("sm90_cooperative", "sm90_pingpong", "sm90_split_k")
+_PARTS = ("sm90_parallel_split_k",)  # whose first kernel is sm90_cooperative
 _SHARED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("sm80_multistage",), ("products_per_us",)),
     (_MMA_SYNC, ("copy_us", "store_us", "launch_us")),
-    (_WGMMA, ("products_per_us",)),
-    (_WGMMA[:2], ("k_tile_us", "store_us")),
+    ((*_WGMMA, *_PARTS), ("products_per_us",)),
+    ((*_WGMMA[:2], *_PARTS), ("k_tile_us",)),
+    ((*_WGMMA[:1], *_PARTS), ("store_us",)),
+    (_WGMMA[1:2], ("store_us",)),
+    (_PARTS, ("add_us",)),
     (_WGMMA[2:], ("k_tile_us", "store_us", "part_us", "wave_us")),
+    (("sm90_sliced_k",), ("k_tile_us", "store_us", "wave_us")),
 )
 # Factors of tiles stay near 1: as if each had been measured so many more times to be 1.
 _MEASURED_TO_BE_1 = 20
@@ -101,6 +106,8 @@ def read(paths: Iterable[pathlib.Path]) -> list[Product]:
         for row in json.loads(path.read_text())["products"]:
             sizes = sizes_of(row)
             rows.setdefault(sizes, row)
+            if row.get("kept"):
+                kept.add(sizes)
             for name in row["us"].keys() & table.keys():
                 us.setdefault(sizes, {}).setdefault(table[name], []).append(row["us"][name])
             if us_of_xla := row.get("xla_us") or 1e6 * row.get("xla_seconds", 0):
@@ -224,8 +231,8 @@ def constants() -> list[Constant]:
     found += [Constant(kernels, field) for kernels, fields in _SHARED for field in fields]
     found += [Constant(_WGMMA[:1], "odd_store_us", key) for key, _ in facts_of(_WGMMA[0]).speed.odd_store_us]
     found += [Constant(_WGMMA[1:2], "odd_store_us", key) for key, _ in facts_of(_WGMMA[1]).speed.odd_store_us]
-    for kernel in _WGMMA[:2]:
-        found += [Constant((kernel,), "by_tile", tile) for tile in facts_of(kernel).speed.by_tile]
+    for kernels in ((*_WGMMA[:1], *_PARTS), _WGMMA[1:2]):
+        found += [Constant(kernels, "by_tile", tile) for tile in facts_of(kernels[0]).speed.by_tile]
     return found
 
 
@@ -263,7 +270,7 @@ def changed(state: State, fitted: Sequence[Constant], logs: np.ndarray) -> State
 def using(state: State) -> Iterator[None]:
     """The model with other constants."""
     before = cost.H200, cost.facts_of
-    facts = {kernel: KernelFacts(speed=speed) for kernel, speed in state[1].items()}
+    facts = {kernel: facts_of(kernel)._replace(speed=speed) for kernel, speed in state[1].items()}
     cost.H200, cost.facts_of = state[0], facts.__getitem__  # type: ignore[assignment]
     cost._of_config.cache_clear()
     try:

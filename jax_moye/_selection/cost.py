@@ -40,6 +40,8 @@ class Machine(NamedTuple):
       queue_bytes_per_us: a load waits longer by what all CTAs load from memory for one k-tile, over this. Rows beyond
         an operand, which TMA fills with zeros, count as much as others.
       narrow_latency: times as long where data pass registers on their way to shared memory.
+      short_line: power of a line of the cache over what a tile has of it: times as much time of the cache and of the
+        memory where threads load such parts.
       l2_bytes_per_us: that all multiprocessors together get from the L2 cache.
       straddling: times more of it where rows of 128 bytes begin within a line of the cache.
       read_bytes_per_us: of memory, streamed.
@@ -55,6 +57,7 @@ class Machine(NamedTuple):
     latency_us: float
     queue_bytes_per_us: float
     narrow_latency: float
+    short_line: float
     l2_bytes_per_us: float
     straddling: float
     read_bytes_per_us: float
@@ -71,6 +74,7 @@ H200 = Machine(
     latency_us=0.449,
     queue_bytes_per_us=6.86e6,
     narrow_latency=3.01,
+    short_line=0.342,
     l2_bytes_per_us=13.70e6,
     straddling=1.51,
     read_bytes_per_us=4.26e6,
@@ -162,6 +166,9 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     b_lines = columns if b_packs else columns * _lines(problem.b_strides, item)
     if problem.b_strides[1] == 1 and not b_packs:
         b_lines *= known.boxed
+    a_short = known.a_short if problem.a_strides[1] == 1 else 1.0
+    b_short = known.b_short if problem.b_strides[1] == 1 else 1.0
+    a_lines, b_lines = a_lines * a_short, b_lines * b_short
     cached = (a_lines / known.a_sharers + b_lines / known.b_sharers) * known.row_bytes
     operands = batch * (m + n) * k * item
     loaded = operands / (tiles * max(1, k_tiles))
@@ -194,7 +201,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
         add = known.add_us + batch * m * n * 4 * parts / gpu.read_bytes_per_us
     stores = in_turn * store * min(m, known.tile_m) + known.wave_us * (waves - 1)
     stores = max(stores, known.least_wave_us * (waves - 1) - busy)
-    streamed = operands / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
+    read = batch * (m * a_short + n * b_short) * k * item
+    streamed = read / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
     memory = _longest(loads, streamed)
     pack = _pack_us(problem, a_packs, b_packs, known.parts)
 
@@ -238,6 +246,8 @@ class _OfConfig(NamedTuple):
     b_sharers: int
     row_bytes: int  # of one row in a k-tile
     boxed: float  # times as many columns of b are loaded, where they are contiguous: boxes are whole
+    a_short: float  # times as long as whole lines of the cache take, where rows of a are contiguous
+    b_short: float
     turn_us: float  # one k-tile of a CTA, while others of its multiprocessor wait
     k_tile_us: float  # what others can use
     power_us: float  # the products of one k-tile, where power is the limit
@@ -287,6 +297,8 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         b_sharers=cluster_m,
         row_bytes=products * tile_k * (_PART_BYTES if parts else item),
         boxed=-(-tile_n * item // _BOX) * _BOX / (tile_n * item) if tma else 1.0,
+        a_short=1.0 if tma else _short(tile_m * item),
+        b_short=1.0 if tma else _short(tile_n * item),
         turn_us=turn,
         k_tile_us=products * speed.k_tile_us,
         power_us=tile_m * tile_n * tile_k * slower / (gpu.power_products_per_us * dtype),
@@ -318,6 +330,11 @@ def _latency_us(config: GemmConfig, turn_us: float, narrow: bool) -> float:
     if narrow:
         return H200.latency_us * H200.narrow_latency + turn_us
     return (H200.latency_us + turn_us) / (config.stages - 1) if config.stages > 2 else H200.latency_us
+
+
+def _short(row_bytes: int) -> float:
+    """Times as long as whole lines of the cache take, where a tile has so many contiguous bytes."""
+    return max(1.0, _LINE / row_bytes) ** H200.short_line
 
 
 def _by_sums(config: GemmConfig, table: tuple[tuple[int, float], ...]) -> float:

@@ -45,7 +45,7 @@ def test_large_problems_get_large_tiles_and_small_ones_small_tiles():
     tile_m, tile_n, _ = select(row_major_problem(4096, 4096, 4096), 90, CONFIGS).tile
     assert tile_m * tile_n >= 128 * 128
     assert select(row_major_problem(64, 64, 4096), 90, CONFIGS).tile[:2] == (64, 64)
-    assert select(row_major_problem(512, 512, 512), 90, CONFIGS).tile[:2] == (64, 64)  # 16 CTAs of 128, or 64 of 64
+    assert select(row_major_problem(640, 640, 640), 90, CONFIGS).tile[:2] == (64, 64)  # 25 CTAs of 128, or 100 of 64
     assert select(row_major_problem(64, 64, 64, batch=4096), 90, CONFIGS).tile[:2] == (64, 64)
 
 
