@@ -431,7 +431,7 @@ def _converted(program: Program, chain: Chain) -> Chain | None:
 def _scaled(program: Program, chain: Chain) -> Chain | None:
     """`mul` by a number, `div` by a power of two, `neg`: alpha."""
     index, equation, out = _reader(program, chain)
-    if equation is None or not chain.is_linear:
+    if equation is None or not chain.is_linear or out.aval.shape != chain.value.aval.shape:  # numbers are copied, too
         return None
     factor: float | None = -1.0 if equation.primitive.name == "neg" else None
     if equation.primitive.name in ("mul", "div"):

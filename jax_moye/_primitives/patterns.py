@@ -482,6 +482,9 @@ def _is_as_wanted(step: Step, wanted: Step, known: dict[Any, Any]) -> bool:
         return False
     if len(step.outputs) != len(wanted.outputs) or str(ours.params) != str(other.params):
         return False
+    # Names of numbers do not say of which shape these are, and a scalar and an array of numbers make an array.
+    if any(_sizes(x) != _sizes(y) for x, y in zip(ours.outvars, other.outvars, strict=True)):
+        return False
 
     def equal(x: Any, y: Any) -> bool:
         if isinstance(x, Number) or isinstance(y, Number):

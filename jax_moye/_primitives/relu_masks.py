@@ -17,7 +17,7 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
-from jax_moye._primitives.patterns import Number, Program, as_number
+from jax_moye._primitives.patterns import Number, Program, as_number, aval_of
 from jax_moye._primitives.scans import Scan, is_known
 
 _MOVES = frozenset(("copy", "reshape", "squeeze", "transpose"))  # without conversions, whose operand XLA does not write
@@ -53,7 +53,9 @@ def _results(program: Program) -> dict[Any, Any]:
         if step is None or step.equation.primitive.name != "max" or not program.is_read_whole(result, _MOVES):
             continue
         numbers = [x for x in step.inputs if isinstance(x, Number) and not x.value.any()]
-        others = [x for x in step.inputs if not isinstance(x, Number)]
+        # A scalar is copied to the shape of numbers: its own mask is no array.
+        of_shape = [aval_of(x).shape == aval_of(result).shape for x in step.equation.invars]
+        others = [x for x, is_it in zip(step.inputs, of_shape, strict=True) if is_it and not isinstance(x, Number)]
         if numbers and others:
             found.setdefault(others[0], result)
     return found

@@ -426,6 +426,12 @@ NOT_TAKEN = {
     "a division by the product": ("xw", lambda x, w: 8 / product(x, w), ["dot_general"]),
     "zero": ("xw", lambda x, w: product(x, w) * 0.0, ["dot_general"]),
     "infinity": ("xw", lambda x, w: product(x, w) * jnp.inf, ["dot_general"]),
+    "a scalar times numbers": ("xw", lambda x, w: product(x[0], w[:, 0]) * jnp.full(3, 2, x.dtype), ["dot_general"]),
+    "relu of a scalar and zeros": (
+        "xw",
+        lambda x, w: jnp.maximum(product(x[0], w[:, 0]), jnp.zeros(3, x.dtype)),
+        ["dot_general"],
+    ),
     "a number in f32": ("xw", lambda x, w: product(x, w) * jnp.float32(0.5), ["dot_general"]),
     "a transpose that is not alone": ("xw", lambda x, w: (lambda y: (y.T, y + 1))(product(x, w)), ["dot_general"]),
     "a conversion to a wider type": ("xw", lambda x, w: product(x, w).astype(jnp.float32), ["dot_general"]),

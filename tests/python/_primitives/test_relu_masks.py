@@ -111,12 +111,17 @@ def at_least(z, x, v):
     return jax.nn.relu(z) @ v, z >= 0
 
 
+def of_a_scalar(z, x, v):
+    (y,) = z[0, :1]
+    return jnp.maximum(y, jnp.zeros_like(v[:, 0])) @ v, y > 0
+
+
 def test_what_is_given_is_in_memory(arrays):
     before, after = changed(lambda z, v: (jax.nn.relu(z) @ v, z > 0), arrays[0], arrays[1])
     assert after is before
 
 
-@pytest.mark.parametrize("fun", [squared, narrower, before_relu, above_one, relu_one, another, at_least])
+@pytest.mark.parametrize("fun", [squared, narrower, before_relu, above_one, relu_one, another, at_least, of_a_scalar])
 def test_other_masks_stay(arrays, fun):
     x, w, v = arrays
     before, after = changed(lambda x, w, v: fun(x @ w, x, v), x, w, v)
