@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.attention import AttentionParams, KernelArrays, attention_grad_p
 from jax_moye._primitives.attention_call import View, can_be_joined
+from jax_moye._primitives.equations import reorders
 from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
 
@@ -220,7 +221,7 @@ def _maker(program: Program, x: Any, view: View, members: list[int]) -> tuple[in
 def _keeps_elements(equation: Any) -> bool:
     """Whether an equation's result has its operand's elements, in another shape or order of dimensions."""
     if equation.primitive.name != "broadcast_in_dim":
-        return equation.primitive.name in ("transpose", "reshape", "squeeze", "expand_dims")
+        return equation.primitive.name in ("transpose", "reshape", "squeeze", "expand_dims") and not reorders(equation)
     before, after = aval_of(equation.invars[0]), aval_of(equation.outvars[0])
     return math.prod(before.shape) == math.prod(after.shape)
 

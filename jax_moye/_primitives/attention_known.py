@@ -12,6 +12,7 @@ from jax.extend.core import Var
 
 from jax_moye._primitives.attention_formulas import Affine, Choice, Known, computed, renamed, simplified
 from jax_moye._primitives.attention_masks import Traced
+from jax_moye._primitives.equations import reorders
 from jax_moye._primitives.patterns import Number, Program, Step
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
@@ -95,7 +96,7 @@ def _as_mask(name: Any, aval: Any) -> Choice | None:
 def axes_of(equation: Any) -> list[Any] | None:
     """Of each dimension of a result the one it was, "." of one of size 1, "*" where it is copied; None if unknown."""
     name, params = equation.primitive.name, equation.params
-    if len(equation.invars) != 1 or name not in ("transpose", "broadcast_in_dim", *_RESHAPES):
+    if len(equation.invars) != 1 or name not in ("transpose", "broadcast_in_dim", *_RESHAPES) or reorders(equation):
         return None
     before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     if name == "transpose":

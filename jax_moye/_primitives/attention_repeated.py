@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.attention import AttentionParams, arrays_of, moved
+from jax_moye._primitives.equations import reorders
 from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
 from jax_moye._primitives.transposes import operands_of
@@ -132,7 +133,7 @@ def _repeated(program: Program, variable: Any, permutation: tuple[int, ...] | No
     made = _made_by(program, variable, "reshape")
     wide: Any = None if made is None else made.invars[0]
     broadcast = None if wide is None else _made_by(program, wide, "broadcast_in_dim")
-    if made is None or broadcast is None or len(broadcast.invars) != 1:
+    if made is None or broadcast is None or len(broadcast.invars) != 1 or reorders(made):
         return None
     shape, split = tuple(variable.aval.shape), tuple(wide.aval.shape)
     for axis, count in enumerate(split[1:]):

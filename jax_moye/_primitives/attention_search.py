@@ -38,7 +38,7 @@ from jax_moye._primitives.attention_labels import Labels, common, dot_labels, re
 from jax_moye._primitives.attention_masks import Region, dims_of
 from jax_moye._primitives.attention_products import is_multiplied_as, is_tf32, narrowed, operands_of_scores
 from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart, is_mild
-from jax_moye._primitives.equations import SUMS, is_elementwise
+from jax_moye._primitives.equations import SUMS, is_elementwise, reorders
 from jax_moye._primitives.patterns import Number, Program, Step
 
 
@@ -278,7 +278,7 @@ class Search:
             (given,) = values
             assert given is not None
             return Value(given.what, tuple(given.labels[x] if isinstance(x, int) else x for x in axes))
-        if name == "reshape" and len(values) == 1:
+        if name == "reshape" and len(values) == 1 and not reorders(equation):
             (given,) = values
             assert given is not None
             before, after = (tuple(x[0].aval.shape) for x in (equation.invars, equation.outvars))
@@ -432,7 +432,7 @@ class Search:
                     if isinstance(axis, int):
                         new[axis] = label
                 labels = tuple(new)
-            elif equation.primitive.name == "reshape":
+            elif equation.primitive.name == "reshape" and not reorders(equation):
                 labels = reshaped(labels, after, before, self.sizes)
             elif equation.primitive.name == "select_n" and len(step.inputs) == 3:
                 others = [x for x in step.inputs[1:] if not self._is_zero(x)]

@@ -73,7 +73,12 @@ def is_elementwise(equation: Any) -> bool:
     called = called_by(equation)
     if called is not None:
         return not equation.effects and all(map(is_elementwise, body_of(called).eqns))
-    return equation.primitive.name in _ELEMENTWISE and not equation.effects
+    return equation.primitive.name in _ELEMENTWISE and not equation.effects and not reorders(equation)
+
+
+def reorders(equation: Any) -> bool:
+    """Whether an equation is a reshape that reads another order of dimensions, as `jnp.reshape(x, ..., order="F")`."""
+    return equation.primitive.name == "reshape" and equation.params.get("dimensions") is not None
 
 
 def is_fusible(equation: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from jax_moye._primitives.equations import reorders
 from jax_moye._primitives.patterns import Number, Program, Step, aval_of
 
 Bounds = tuple[int, int]  # the lowest and the highest number
@@ -79,6 +80,8 @@ class Indices:
             return None
         first = step.inputs[0] if step.inputs else None
         if primitive in _RESHAPES and len(step.inputs) == 1 and not isinstance(first, Number):
+            if reorders(step.equation):
+                return None
             is_as_long = math.prod(aval_of(step.equation.invars[0]).shape) == math.prod(self._aval(step, name).shape)
             return first if is_as_long else None
         if primitive == "convert_element_type" and not isinstance(first, Number):

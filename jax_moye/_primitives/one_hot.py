@@ -20,11 +20,13 @@ from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
+from jax_moye._primitives.equations import reorders
 from jax_moye._primitives.indices import scatter_dimensions
 from jax_moye._primitives.known_constants import renamed
 from jax_moye._primitives.patterns import Number, Program, Step, aval_of
 
 _MOST_STEPS = 24  # between indices and the iota that they are
+_MOVES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type")
 _INDEX_BYTES = 4  # at least, of what an iota counts in
 
 
@@ -138,7 +140,7 @@ def _iota_dim(program: Program, name: Any) -> int | None:
         primitive = step.equation.primitive.name
         if primitive == "iota":
             break
-        if primitive in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type"):
+        if primitive in _MOVES and not reorders(step.equation):
             name = step.inputs[0]
         elif primitive == "select_n" and _is_below_zero(program, step.inputs[0], step.inputs[1]):
             name = step.inputs[1]  # no iota is

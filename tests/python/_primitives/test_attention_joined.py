@@ -149,8 +149,14 @@ def added_up(x, d_o):
     return jnp.concatenate([dq + dk, dv], axis=-1)
 
 
+def transposed(x, d_o):
+    """Each of them is read in another order of its dimensions."""
+    pullback = jax.vjp(lambda *parts: FORMS["plain"](*parts, True), *by_split(x))[1]
+    return jnp.concatenate([jax.lax.reshape(y, (B, T, H * D), (0, 3, 2, 1)) for y in pullback(d_o)], axis=-1)
+
+
 @needs_rows
-@pytest.mark.parametrize("fun", [read_twice, in_float32, with_more, added_up, gradient_of(in_groups)])
+@pytest.mark.parametrize("fun", [read_twice, in_float32, with_more, added_up, transposed, gradient_of(in_groups)])
 def test_what_stays_a_concatenation(fun, rng):
     args = arrays(rng, *SHAPES)
     program = lowered(fun, *args)

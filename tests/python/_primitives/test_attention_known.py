@@ -77,6 +77,7 @@ def test_dimensions_of_shapes():
     assert of(lambda x: x.transpose(1, 0), 2, 3) == [1, 0]
     assert of(lambda x: x.reshape(2, 1, 3), 2, 3) == [0, ".", 1]
     assert of(lambda x: x.reshape(6), 2, 3) is None
+    assert of(lambda x: x.reshape(3, 3, order="F"), 3, 3) is None
     assert of(lambda x: jax.lax.broadcast_in_dim(x, (2, 4, 3), (0, 2)), 2, 3) == [0, "*", 1]
     assert of(lambda x: jax.lax.broadcast_in_dim(x, (2, 3), (0, 1)), 2, 1) == [0, "*"]
     assert of(lambda x: x + 1, 2, 3) is None

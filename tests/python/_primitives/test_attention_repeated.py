@@ -96,10 +96,15 @@ def _of_each_head(q, k, v):
     return _attention(q, _repeat(k), _repeat(v), mask)
 
 
+def _in_turns(x):
+    return jax.lax.reshape(jnp.broadcast_to(x[:, :, :, None], (B, S, N, N, D)), (B, S, N * N, D), (0, 1, 3, 2, 4))
+
+
 # Those of repeated arrays are read as they are.
 LEFT = {
     "a mask of each head": _of_each_head,
     "in turns": lambda q, k, v: _attention(q, jnp.tile(k, (1, 1, G, 1)), jnp.tile(v, (1, 1, G, 1))),
+    "in another order": lambda q, k, v: _attention(q[:, :, : N * N], _in_turns(k), _in_turns(v)),
     "one of them": lambda q, k, v: _attention(q, _repeat(k), jnp.tile(v, (1, 1, G, 1))),
 }
 
@@ -108,7 +113,8 @@ LEFT = {
 def test_what_is_read_as_it_is(rng, monkeypatch, name):
     use_fake_rows(monkeypatch)
     operands, fun = _operands(rng), LEFT[name]
-    assert _keys_of(fun, *operands) == [sorted((B, S, H, D))] * 2
+    heads = N * N if name == "in another order" else H
+    assert _keys_of(fun, *operands) == [sorted((B, S, heads, D))] * 2
     np.testing.assert_array_equal(jax.jit(jax_moye.optimize(fun))(*operands), jax.jit(fun)(*operands))
 
 

@@ -48,6 +48,9 @@ def test_where_it_ends(rng):
         "a sum": lambda q, k, v, d_o: jnp.sum(product(q, k)),
         "a sort": lambda q, k, v, d_o: jnp.sort(product(q, k)),
         "its square": lambda q, k, v, d_o: product(q, k) @ product(q, k),
+        "a softmax in another order": lambda q, k, v, d_o: jnp.einsum(
+            "bhqk,bkhd->bqhd", jax.nn.softmax(jax.lax.reshape(product(q, k), (2, 2, 24, 24), (0, 1, 3, 2))), v
+        ),
         "no softmax": lambda q, k, v, d_o: jnp.einsum("bhqk,bkhd->bqhd", product(q, k), v),
         "two softmaxes": lambda q, k, v, d_o: jnp.einsum(
             "bhqk,bkhd->bqhd", jax.nn.softmax(product(q, k)) + jax.nn.softmax(2 * product(q, k)), v

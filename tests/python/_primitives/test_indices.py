@@ -103,6 +103,7 @@ PERMUTATIONS = {
     "a part": (lambda ids: order(ids)[:6], False, False),
     "shifted": (lambda ids: order(ids) + 1, False, False),
     "of rows": (lambda ids: jnp.argsort(ids.reshape(3, 4), axis=1).reshape(-1), False, False),
+    "of columns": (lambda ids: order(ids).reshape(3, 4).reshape(-1, order="F"), False, False),
     "an iota of two dimensions": (lambda ids: lax.broadcasted_iota(jnp.int32, (3, 4), 1).reshape(-1), False, False),
 }
 

@@ -139,6 +139,13 @@ class TestWhatStaysAScatter:
         rows = jnp.arange(2)[::-1][:, None]
         assert_same(jax.grad(lambda x: (x[rows, jnp.arange(3), LABELS] ** 2).sum()), logits, is_choice=False)
 
+    def test_rows_that_are_counted_in_another_order(self, logits):
+        def loss(x):
+            rows = jax.lax.reshape(jax.lax.broadcasted_iota(jnp.int32, (3, 3, 1), 0), (3, 3), (1, 0, 2))
+            return (x[rows, jax.lax.broadcasted_iota(jnp.int32, (3, 3), 1), LABELS[0]] ** 2).sum()
+
+        assert_same(jax.grad(loss), jnp.concatenate([logits, logits])[:3], is_choice=False)
+
     def test_a_diagonal(self, logits):
         rows = jnp.arange(2)
         assert_same(jax.grad(lambda x: (x[rows, rows, LABELS[0, :2]] ** 2).sum()), logits, is_choice=False)
