@@ -55,6 +55,8 @@ class KnownValues:
         if not _is_array(out):
             return None
         found = self._computed(step, out)
+        if isinstance(found, Affine) and not _fits(found, out):
+            return None
         return _as_mask(step.outputs[0], out) if found is None else found
 
     def _computed(self, step: Step, out: Any) -> Known | None:
@@ -83,6 +85,13 @@ def _is_array(aval: Any) -> bool:
     """Of fixed sizes, and no key of random numbers."""
     shape = getattr(aval, "shape", ())
     return isinstance(getattr(aval, "dtype", None), np.dtype) and all(isinstance(size, int) for size in shape)
+
+
+def _fits(indices: Affine, aval: Any) -> bool:
+    """Whether a type holds all of an array's indices: others, such as one without a sign, begin again."""
+    ends = [factor * (aval.shape[dim] - 1) for dim, factor in indices.factors]
+    lowest, highest = (indices.offset + sum(choose(0, end) for end in ends) for choose in (min, max))
+    return np.iinfo(aval.dtype).min <= lowest and highest <= np.iinfo(aval.dtype).max
 
 
 def _as_mask(name: Any, aval: Any) -> Choice | None:

@@ -169,9 +169,10 @@ class Indices:
         if not np.issubdtype(aval.dtype, np.integer) or 0 in aval.shape:
             return None
         if primitive == "iota":
-            return 0, aval.shape[step.equation.params["dimension"]] - 1
+            found = 0, aval.shape[step.equation.params["dimension"]] - 1
+            return found if self._fits(found, aval.dtype) else None  # else it begins again
         if primitive == "top_k" and name is step.outputs[1]:
-            return 0, aval_of(step.equation.invars[0]).shape[-1] - 1
+            return 0, aval_of(step.equation.invars[0]).shape[step.equation.params.get("axis", -1)] - 1
         if self.is_permutation(name):
             return 0, aval.shape[0] - 1
         before = self.before(name)
@@ -239,7 +240,7 @@ class Indices:
         if step is None or self._aval(step, name).ndim != 1:
             return False
         if primitive == "iota":
-            return True
+            return self.bounds(name) is not None
         if primitive == "sort":
             return self._is_permuted(step.inputs[next(i for i, x in enumerate(step.outputs) if x is name)])
         if primitive == "rev":
@@ -277,7 +278,9 @@ class Indices:
             return None
         at, counted = self.resolved(permutation), self.resolved(iota)
         (of_at, _), (of_counted, primitive) = self._step(at), self._step(counted)
-        if of_at is None or of_counted is None or primitive != "iota" or not self.is_permutation(at):
+        if of_at is None or of_counted is None or primitive != "iota":
+            return None
+        if not self.is_permutation(at) or not self.is_permutation(counted):
             return None
         sizes = {self._aval(of_at, at).shape, self._aval(of_counted, counted).shape, aval.shape}
         return at if len(sizes) == 1 else None

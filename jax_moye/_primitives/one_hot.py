@@ -139,6 +139,8 @@ def _iota_dim(program: Program, name: Any) -> int | None:
         path.append(step)
         primitive = step.equation.primitive.name
         if primitive == "iota":
+            if not _counts(aval_of(step.equation.outvars[0]), step.equation.params["dimension"]):
+                return None
             break
         if primitive in _MOVES and not reorders(step.equation):
             name = step.inputs[0]
@@ -152,6 +154,11 @@ def _iota_dim(program: Program, name: Any) -> int | None:
     for step in reversed(path[:-1]):
         dim = None if dim is None else _moved(step.equation, dim)
     return dim
+
+
+def _counts(iota: Any, dim: int) -> bool:
+    """Whether the type of an iota holds all of its numbers: else it begins again, or rounds."""
+    return np.issubdtype(iota.dtype, np.integer) and iota.shape[dim] - 1 <= np.iinfo(iota.dtype).max
 
 
 def _is_below_zero(program: Program, mask: Any, name: Any) -> bool:

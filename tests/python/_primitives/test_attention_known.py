@@ -41,6 +41,22 @@ def test_what_is_not_known():
     assert known_of(lambda: jnp.arange(4) * jnp.arange(4)) is None
 
 
+def test_integers_that_a_type_does_not_hold():
+    """They begin again, so that a difference of two without a sign is not below zero."""
+    assert known_of(lambda: jnp.arange(300, dtype=jnp.uint8)) is None
+    assert known_of(lambda: jnp.arange(300).astype(jnp.int8)) is None
+    assert known_of(lambda: jnp.arange(4, dtype=jnp.uint32) - 1) is None
+    assert known_of(lambda: jnp.arange(4) - 1) == Affine(frozenset({(0, 1)}), -1)
+    assert known_of(lambda: jnp.arange(4) * 2**30) is None
+
+    def near(dtype):
+        i = jnp.arange(4, dtype=dtype)
+        return i[:, None] - i[None] < 2
+
+    assert isinstance(known_of(lambda: near(jnp.uint32)).mask, Traced)
+    assert known_of(lambda: near(jnp.int32)).mask == Mask(frozenset({(0, -1), (1, 1)}), 1)
+
+
 def test_booleans_of_which_nothing_is_known():
     """They are masks by their names, along the dimensions that they have."""
     found = known_of(lambda x: x > 0, (3, 1))

@@ -52,6 +52,8 @@ BOUNDS = {
     "filled": (lambda ids: jnp.take(jnp.repeat(jnp.arange(4), 3), order(ids) + 1), None),
     "sorted": (lambda ids: lax.sort((ids, order(ids) // 2), num_keys=1)[1], (0, 5)),
     "of the largest": (lambda ids: lax.top_k(ids, 3)[1], (0, M - 1)),
+    "of the largest of columns": (lambda ids: lax.top_k(ids.reshape(6, 2), 3, axis=0)[1], (0, 5)),
+    "an iota in a type that is too small": (lambda ids: lax.iota(jnp.uint8, 300), None),
     "in a wider type": (lambda ids: order(ids).astype(jnp.int16), (0, M - 1)),
     "in a type that is too small": (lambda ids: (order(ids) * 100).astype(jnp.int8), None),
     "floats": (lambda ids: order(ids).astype(jnp.float32), None),
@@ -103,6 +105,7 @@ PERMUTATIONS = {
     "a part": (lambda ids: order(ids)[:6], False, False),
     "shifted": (lambda ids: order(ids) + 1, False, False),
     "of rows": (lambda ids: jnp.argsort(ids.reshape(3, 4), axis=1).reshape(-1), False, False),
+    "an iota in a type that is too small": (lambda ids: lax.iota(jnp.uint8, 300), False, False),
     "of columns": (lambda ids: order(ids).reshape(3, 4).reshape(-1, order="F"), False, False),
     "an iota of two dimensions": (lambda ids: lax.broadcasted_iota(jnp.int32, (3, 4), 1).reshape(-1), False, False),
 }

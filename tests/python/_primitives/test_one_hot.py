@@ -146,6 +146,15 @@ class TestWhatStaysAScatter:
 
         assert_same(jax.grad(loss), jnp.concatenate([logits, logits])[:3], is_choice=False)
 
+    @pytest.mark.parametrize("dtype", [jnp.uint8, jnp.bfloat16])
+    def test_rows_of_a_type_that_does_not_hold_all(self, dtype, logits):
+        """Some rows are another one, too."""
+
+        def loss(x):
+            return (x[jnp.arange(COLUMNS, dtype=dtype).astype(jnp.int32), np.arange(COLUMNS) % 6] ** 2).sum()
+
+        assert_same(jax.grad(loss), logits.reshape(-1, COLUMNS).T, is_choice=False)
+
     def test_a_diagonal(self, logits):
         rows = jnp.arange(2)
         assert_same(jax.grad(lambda x: (x[rows, rows, LABELS[0, :2]] ** 2).sum()), logits, is_choice=False)
