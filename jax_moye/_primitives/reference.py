@@ -118,6 +118,13 @@ def _is_8_bit_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize == 1
 
 
+def _promotable(dtype: jnp.dtype) -> Any:
+    """The dtype, or for an integer of fewer than 8 bits, which JAX does not promote, the one of 8 bits."""
+    if not jnp.issubdtype(dtype, jnp.integer) or jnp.iinfo(dtype).bits >= 8:
+        return dtype
+    return jnp.uint8 if jnp.issubdtype(dtype, jnp.unsignedinteger) else jnp.int8
+
+
 def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
     """The dtype to ask of lax.dot_general so that a conversion to out_dtype afterwards is at least as precise.
 
@@ -134,7 +141,7 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
             if wide and inexact:
                 return wide[0] if is_8_bits else jnp.promote_types(wide[0], out_dtype)
             return jnp.float32 if is_8_bits and dtypes != [out_dtype] * 2 else out_dtype
-        operand_dtype = jnp.promote_types(*dtypes)
+        operand_dtype = dtypes[0] if dtypes[0] == dtypes[1] else jnp.promote_types(*map(_promotable, dtypes))
         floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
         if operand_dtype == out_dtype or not floating:
             return out_dtype

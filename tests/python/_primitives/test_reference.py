@@ -67,6 +67,10 @@ def test_a_specification_and_back(spec):
         ("float8_e4m3fn", "float8_e4m3fn", "float8_e5m2", "float32"),
         ("float8_e4m3fn", "int8", "float8_e4m3fn", "float32"),
         ("float8_e4m3fn", "complex64", "complex64", "complex64"),
+        ("int4", "bfloat16", "bfloat16", "bfloat16"),  # JAX promotes no 4-bit integer
+        ("float16", "uint4", "bfloat16", "float32"),
+        ("int4", "int4", "int4", "int4"),
+        ("uint4", "int8", "int32", "int32"),
     ],
 )
 def test_the_dtype_that_is_asked_of_lax(lhs, rhs, out, asked):
@@ -124,3 +128,23 @@ def test_gradients_of_8_bit_operands_are_laxs_bit_by_bit(rng, lhs, rhs, out):
     for x, y in zip(ours, derivatives(jax.lax.dot_general), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(np.asarray(x).view(np.uint8), np.asarray(y).view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    "other", ["bool", "int4", "uint4", "int8", "uint32", "float16", "bfloat16", "float32", "complex64"]
+)
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_products_of_4_bit_integers_are_laxs(dtype, other):
+    """JAX promotes none, and multiplies them by anything."""
+    a, b = jnp.arange(6).reshape(2, 3).astype(dtype), jnp.arange(12).reshape(3, 4).astype(other)
+    for x, y in ((a, b), (b.T, a.T)):
+        ours, theirs = (fun(x, y, (((1,), (0,)), ((), ()))) for fun in (jax_moye.dot_general, jax.lax.dot_general))
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+    if jnp.issubdtype(other, jnp.floating):
+        ours, theirs = (
+            jax.grad(lambda b, fun=fun: fun(a, b, (((1,), (0,)), ((), ()))).sum().astype(jnp.float32))(b)
+            for fun in (jax_moye.dot_general, jax.lax.dot_general)
+        )
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
