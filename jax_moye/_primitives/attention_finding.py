@@ -251,6 +251,10 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         given = [*(x.variable for x in operands if x is not None), *behind]
         if _depends(program, given, [*gradients, *(x for x, _ in not_of)]):
             raise NotAttentionError
+    of_others = () if search.joined is None else (search.joined.operand,)
+    read = (x.variable for x in (search.q, search.k, search.v, search.d_o, *of_others) if x is not None)
+    if not _are_made(program, [x for x, _ in results.values()], {*read, *behind}):
+        raise NotAttentionError("a mask that masks nothing, or all, is made of what the program is given")
     names = {label: "q" if label == told.row else "g" for label in search.rows}
 
     def renamed(labels: Labels) -> str:
@@ -332,6 +336,26 @@ def _depends(program: Program, values: Sequence[Any], others: Sequence[Any]) -> 
         seen.add(index)
         waiting += program.equations[index].invars
     return False
+
+
+def _are_made(program: Program, values: Sequence[Any], given: Collection[Any]) -> bool:
+    """Whether a program makes values of what is given, and of nothing else that it is given itself.
+
+    Args:
+      program: where they stand.
+      values: that are made.
+      given: of which they may be.
+    """
+    waiting, seen = list(values), {*given}
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, Literal) or x in seen:
+            continue
+        if x not in program.made_by:
+            return False
+        seen.add(x)
+        waiting += program.equations[program.made_by[x]].invars
+    return True
 
 
 def _unread(program: Program, known: KnownValues, values: set[Any]) -> set[int]:

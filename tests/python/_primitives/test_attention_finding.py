@@ -368,6 +368,12 @@ LEFT = {
     "a mask that lets something through": lambda q, k, v, d_o: _times(
         jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((T, S), bool)), jnp.einsum("bqhd,bkhd->bhqk", q, k), -5.0)), v
     ),
+    "a traced mask that lets all through": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(_traced(d_o) | jnp.ones(S, bool), _scores(q, k), -1e30)), v
+    ),
+    "a traced mask that adds nothing": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k) + 0.0 * _traced(d_o)), v
+    ),
     "a mask that makes scores 0": lambda q, k, v, d_o: _times(
         jax.nn.softmax(_scores(q, k) * _traced(k).astype(jnp.float32)), v
     ),
