@@ -45,7 +45,8 @@ def of_arrays(closed: ClosedJaxpr) -> list[JaxprEqn]:
 def _of_array(variable: Any, array: Any) -> list[JaxprEqn]:
     """The equations that make an array of one number on a band, and another one elsewhere; none of another array."""
     shape, dtype = tuple(variable.aval.shape), variable.aval.dtype
-    is_here = not isinstance(array, jax.core.Tracer) and getattr(array, "is_fully_addressable", True)
+    is_array = isinstance(array, _compat.ARRAYS) and not isinstance(array, jax.core.Tracer)  # jax.Ref is none
+    is_here = is_array and getattr(array, "is_fully_addressable", True)
     if not is_here or not isinstance(dtype, np.dtype) or variable.aval.weak_type or len(shape) < 2 or 0 in shape:
         return []
     is_of_device = isinstance(array, jax.Array) and dtype != np.bool_

@@ -157,3 +157,15 @@ def test_weights_on_a_device_are_looked_at_where_they_are_few(monkeypatch):
         assert of_arrays(jax.make_jaxpr(lambda x, array=array: x * array)(1.0))
     on_device = jnp.tril(jnp.ones((3, 3)))
     assert of_arrays(jax.make_jaxpr(lambda x: x * on_device)(1.0)) == []
+
+
+def test_a_reference_is_no_array():
+    """What is in it when a program is traced may be something else when that runs."""
+    reference = jax.new_ref(jnp.tril(jnp.ones((T, T))))
+
+    def fun(x):
+        reference[...] = x @ reference[...]
+        return x + reference[...]
+
+    assert of_arrays(jax.make_jaxpr(fun)(jnp.ones((T, T)))) == []
+    np.testing.assert_array_equal(jax_moye.optimize(fun)(jnp.eye(T)), jnp.eye(T) + jnp.tril(jnp.ones((T, T))))
