@@ -170,22 +170,23 @@ def _transpose(cotangent, lhs, rhs, *c, spec, out_dtype, precision, beta, out_sh
     parsed = parse_spec(spec)
 
     def bind(left, right, spec, wanted):
-        dtype = wanted.aval.dtype
-        is_real_part = jnp.issubdtype(cotangent.dtype, jnp.complexfloating) and jnp.issubdtype(dtype, jnp.floating)
-        sharding = wanted.aval.sharding
+        dtype, sharding = wanted.aval.dtype, wanted.aval.sharding
+        complexes = [x.dtype for x in (left, right) if jnp.issubdtype(x.dtype, jnp.complexfloating)]
         out = contract_p.bind(
             left,
             right,
             spec=spec,
-            # The kernel writes the primal's dtype: no conversion follows.
-            out_dtype=cotangent.dtype if is_real_part else dtype,
+            # The kernel writes the primal's dtype: no conversion follows. Of complex numbers lax makes nothing less.
+            out_dtype=max((*complexes, dtype), key=lambda x: (jnp.issubdtype(x, jnp.complexfloating), x.itemsize)),
             precision=precision,
             beta=0.0,
             out_sharding=None if sharding.mesh.empty else sharding,
             config=None,
             **params,
         )
-        return lax.convert_element_type(lax.real(out), dtype) if is_real_part else out
+        if complexes and not jnp.issubdtype(dtype, jnp.complexfloating):
+            out = lax.real(out)
+        return lax.convert_element_type(out, dtype)
 
     if ad.is_undefined_primal(lhs):
         cotangents[0] = bind(cotangent, rhs, f"{parsed.out},{parsed.rhs}->{parsed.lhs}", lhs)

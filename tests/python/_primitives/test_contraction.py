@@ -324,6 +324,41 @@ def test_complex_and_integer_derivatives_are_xlas(rng):
     close(tangent, jnp.ones((2, 2)) @ x[:2, :2])
 
 
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "preferred"),
+    [
+        ("complex64", "complex128", None),
+        ("complex64", "complex128", "complex128"),
+        ("complex64", "complex64", "complex128"),
+        ("bfloat16", "complex64", None),
+        ("bfloat16", "complex64", "float32"),
+        ("complex64", "int8", "complex128"),
+    ],
+)
+def test_derivatives_of_complex_numbers_of_several_widths(rng, lhs, rhs, preferred):
+    """lax makes of complex operands no narrower dtype: what is wanted is rounded, or is the real part, afterwards."""
+    with jax.enable_x64(True):
+        a, b = (
+            jnp.asarray(rng.integers(-4, 5, shape) * (1 + 1j if "complex" in dtype else 1), dtype)
+            for shape, dtype in (((2, 3), lhs), ((3, 4), rhs))
+        )
+        floats = [i for i, x in enumerate((a, b)) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+        def gradients(fun):
+            def product(*moving):
+                operands = [a, b]
+                for i, x in zip(floats, moving, strict=True):
+                    operands[i] = x
+                return fun(*operands, (((1,), (0,)), ((), ())), preferred_element_type=preferred)
+
+            out, transpose = jax.vjp(product, *((a, b)[i] for i in floats))
+            return transpose(jnp.ones_like(out))
+
+        for ours, theirs in zip(gradients(jax_moye.dot_general), gradients(jax.lax.dot_general), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours, theirs)
+
+
 def test_nothing_to_differentiate():
     x = jnp.ones((2, 2), int)
     out, tangent = jax.jvp(lambda x: jax_moye.matmul(x, x), (x,), (np.zeros((2, 2), jax.dtypes.float0),))
