@@ -30,17 +30,22 @@ class ProductOptions:
 
     Attributes:
       precision: None, a pair of lax.Precision, a lax.DotAlgorithmPreset or a lax.DotAlgorithm.
-      preferred_element_type: a dtype that arrays can have here, or None.
+      dtype_name: of preferred_element_type, or None. A name, since NumPy's float64 is equal to None.
       out_sharding: None or a NamedSharding on an abstract mesh.
       config: name of a config, or None.
       options: those that a block of code may also set.
     """
 
     precision: Any
-    preferred_element_type: Any
+    dtype_name: str | None
     out_sharding: Any
     config: str | None
     options: Options
+
+    @property
+    def preferred_element_type(self) -> Any:
+        """A dtype that arrays can have here, or None."""
+        return None if self.dtype_name is None else jnp.dtype(self.dtype_name)
 
     def parameters(self) -> dict[str, Any]:
         """The keyword arguments of `contract` that carry them; out_dtype is not among these."""
@@ -95,7 +100,7 @@ def product_options(
     sharding = _compat.canonical_sharding(out_sharding)
     return ProductOptions(
         precision=canonical_precision(precision),
-        preferred_element_type=dtype,
+        dtype_name=None if dtype is None else dtype.name,
         out_sharding=sharding,
         config=None if config is None else find_config(config).name,
         options=options,

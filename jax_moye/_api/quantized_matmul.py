@@ -100,7 +100,7 @@ def quantized_matmul(
         batch_invariant=None,
     )
     wanted, dtype = options.preferred_element_type, jax.typeof(arrays["x"]).dtype
-    if wanted not in (None, dtype, jnp.float32):
+    if wanted is not None and wanted not in (dtype, jnp.float32):
         raise TypeError(f"quantized_matmul: preferred_element_type is {dtype}, x's, or float32, not {wanted}")
     return _product(*arrays.values(), out_dtype=dtype if wanted is None else wanted, options=options)
 

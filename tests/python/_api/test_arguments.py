@@ -1,5 +1,7 @@
 """What the public functions make of their arguments before anything is traced."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,16 @@ def test_an_eager_call_finds_its_program():
     assert traced == [2]
     (equation,) = jax.make_jaxpr(lambda x: raised(x, power=2))(1.0).eqns  # the function's own, and no jit around it
     assert equation.primitive.name in ("integer_pow", "square")
+
+
+def test_float64_is_not_what_nobody_asked_for():
+    """NumPy's dtype is equal to None, and eager calls find their programs by equality."""
+    with jax.enable_x64(True):
+        x, w = jnp.ones((2, 3), jnp.float32), jnp.ones((3, 4), jnp.float32)
+        for product in (jax_moye.matmul, jax_moye.linear, functools.partial(jax_moye.gated_linear_unit, w_up=w)):
+            wanted = [None, "float64", None]
+            found = [product(x, w, preferred_element_type=dtype).dtype for dtype in wanted]
+            assert found == ["float32", "float64", "float32"]
 
 
 def test_weak_types_are_jnps():

@@ -241,6 +241,11 @@ def test_options_are_checked(options, error, message):
         quantized_matmul(X, W, S, **options)
 
 
+def test_no_result_is_float64():
+    with jax.enable_x64(True), pytest.raises(TypeError, match="is bfloat16, x's, or float32, not float64"):
+        quantized_matmul(X, W, S, preferred_element_type="float64")
+
+
 def test_the_signature():
     parameters = list(inspect.signature(quantized_matmul).parameters.values())
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == ["x", "w", "scales", "zeros"]
