@@ -149,10 +149,14 @@ def as_lax_names(dtype: Any) -> Any:
 def weakly_promoted(lhs: Any, rhs: Any) -> tuple[Any, Any]:
     """The operands, where jnp.result_type makes a weak type of them both with weak types.
 
-    An integer is as good as weak beside a weak float: integer arrays times Python's numbers are weak floats.
+    An integer is as good as weak beside a weak float: integer arrays times Python's numbers are weak floats. So are
+    products of uint64 and signed integers.
     """
     avals = jax.typeof(lhs), jax.typeof(rhs)
     if avals[0].weak_type == avals[1].weak_type:
+        of_both = jnp.result_type(lhs, rhs)
+        if jnp.issubdtype(of_both, jnp.inexact) and all(jnp.issubdtype(aval.dtype, jnp.integer) for aval in avals):
+            return jnp.multiply(1.0, lhs), jnp.multiply(1.0, rhs)
         return lhs, rhs
     strong, weak = (aval.dtype for aval in (avals if avals[1].weak_type else avals[::-1]))
     is_bool = jnp.issubdtype(strong, jnp.bool_)

@@ -199,8 +199,10 @@ def einsum(
         # Not documented, but the one way to einsum's products; tests/python/_api/test_dot_general.py fails without it.
         hook = {"_dot_general": _with_options(**of_moye)}
         return _jnp_einsum(subscripts, *operands, out=out, optimize=optimize, **of_lax, **hook)
-    lhs, rhs = weakly_promoted(*operands)
     out_dtype = options.preferred_element_type
+    lhs, rhs = (
+        operands if out_dtype is not None else weakly_promoted(*operands)
+    )  # a dtype that is asked for is not weak
     product = _product(
         lhs, rhs, spec=spec, out_dtype=jnp.result_type(lhs, rhs) if out_dtype is None else out_dtype, options=options
     )

@@ -101,9 +101,10 @@ def matmul(
 
 @jitted_where_eager("options")
 def _matmul(a: Any, b: Any, *, options: ProductOptions) -> jax.Array:
-    a, b = weakly_promoted(a, b)
-    squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
     out_dtype = options.preferred_element_type
+    if out_dtype is None:  # else the result has no weak type
+        a, b = weakly_promoted(a, b)
+    squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
     product = contract(
         spec,
         lax.squeeze(a, squeeze_a) if squeeze_a else a,

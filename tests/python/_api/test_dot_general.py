@@ -293,6 +293,31 @@ def test_einsums_types_and_errors_are_jaxs(args, options):
     assert ours == theirs
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_uint64_and_signed_integers_make_a_weak_float(dtype):
+    with jax.enable_x64(True):
+        a, b = jnp.arange(6, dtype="uint64").reshape(2, 3), jnp.arange(6).reshape(3, 2).astype(dtype)
+        for x, y in ((a, b), (b, a)):
+            for preferred in (None, "float64"):
+                options = {"preferred_element_type": preferred}
+                assert outcome(lambda: jax_moye.matmul(x, y, **options)) == outcome(lambda: jnp.matmul(x, y, **options))  # noqa: B023
+                ours, theirs = (
+                    outcome(lambda f=f: f("ij,jk", x, y, **options))  # noqa: B023
+                    for f in (jax_moye.einsum, jnp.einsum)
+                )
+                assert ours == theirs
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_weak_floats_and_4_bit_integers_have_the_dtype_that_is_asked_for(dtype):
+    """JAX promotes no two of them."""
+    a, b = cast(dtype), weak(V)
+    for options in ({}, {"preferred_element_type": "bfloat16"}):
+        assert outcome(lambda: jax_moye.matmul(a, b, **options)) == outcome(lambda: jnp.matmul(a, b, **options))  # noqa: B023
+        ours, theirs = (outcome(lambda f=f: f("i,i", a, b, **options)) for f in (jax_moye.einsum, jnp.einsum))  # noqa: B023
+        assert ours == theirs
+
+
 def test_einsum_keeps_weak_types():
     x = weak(V)
     assert jax.typeof(x).weak_type
