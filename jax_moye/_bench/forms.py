@@ -203,9 +203,15 @@ def _bench_timed(report: dict) -> list[Timed]:
 
 def _of_problem(entry: Mapping[str, Any]) -> str:
     p = entry["problem"]
-    letters = ["N" if strides[at] == 1 else "T" for strides, at in ((p["a_strides"], 2), (p["b_strides"], 1))]
-    dtypes = p["dtype"] if p["dtype"] == p["out_dtype"] else f"{p['dtype']} to {p['out_dtype']}"
-    words = _product(p | {"layout": "".join(letters), "dtype": dtypes})
+    if "arrays" in p:  # an attention
+        batch, kv_heads, group, q_rows, kv_rows, head_dim = p["sizes"]
+        heads = f"{batch} x {kv_heads * group} heads"
+        words = f"attention, {heads}, {q_rows} x {kv_rows} scores of {head_dim}, {p['dtype']}"
+    else:
+        letters = ["N" if strides[at] == 1 else "T" for strides, at in ((p["a_strides"], 2), (p["b_strides"], 1))]
+        dtypes = p["dtype"] if p["dtype"] == p["out_dtype"] else f"{p['dtype']} to {p['out_dtype']}"
+        sizes = {key: p[key] for key in ("batch", "m", "n", "k")}  # its epilogue is a bool, and the variant says which
+        words = _product(sizes | {"layout": "".join(letters), "dtype": dtypes})
     return f"{words} {entry['variant']}".strip()
 
 

@@ -8,8 +8,11 @@ import re
 
 import pytest
 from python.bench_results import on_h200, report
+from python.measured import entry_of
 
+import jax_moye
 from jax_moye._bench import forms
+from jax_moye._selection.attention_key import AttentionKey
 
 RESULTS = pathlib.Path(__file__).resolve().parents[3] / "benchmarks/results"
 LADDER = RESULTS / "nvidia_h200-2026-11-20-6889ca3-ladder.json"
@@ -61,6 +64,23 @@ def test_a_file_of_tune():
     assert re.search(r"^2x8x16x32 NN s8 to s32 bias +c +2 +3 +1\.500 +1\.400 +2 ", text, re.MULTILINE)
     assert "2x8x16x32 TT s8 to s32 bias" in text
     assert [one.us for one in forms.timed(made)] == [2.0, 2.0]
+
+
+def test_a_file_of_tune_as_it_is_written():
+    """Problems with all their fields, and an attention, which has others."""
+    gemm = jax_moye.explain((8, 32), (32, 16), "bfloat16", implementation="moye", device="h200")[0]
+    sizes = (2, 4, 1, 128, 256, 64)
+    both = {"config": "a + b", "us": {"a + b": 7.0}, "variant": "digest"}
+    entries = [
+        entry_of(gemm, {gemm.config.name: 5.0}),
+        entry_of(gemm, problem=AttentionKey(sizes, "bf16", None, 1, ())),
+    ]
+    written = [one.to_dict() for one in entries]
+    made = {"gpu": "G", "date": "d", "entries": [written[0], written[1] | both]}
+    text = "\n".join(forms.lines(made))
+    assert re.search(rf"^8x16x32 NN bf16 +{gemm.config.name} +5\b", text, re.MULTILINE)
+    assert re.search(r"^attention, 2 x 4 heads, 128 x 256 scores of 64, bf16 digest +a \+ b +7\b", text, re.MULTILINE)
+    assert [one.us for one in forms.timed(made)] == [5.0, 7.0]
 
 
 @pytest.mark.skipif(not LADDER.exists(), reason="no results beside the tests")
