@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from typing import Any
+
+import jax
 
 from jax_moye._command_line import describe, whole
 from jax_moye._inspect.explain import Explanation, explain
@@ -84,8 +87,10 @@ def main(arguments: argparse.Namespace) -> int:
         "config": kernels[0] if kernels else arguments.config,
         "batch_invariant": arguments.batch_invariant or None,
     }
+    wide = jax.enable_x64(True) if arguments.out_dtype == "f64" else contextlib.nullcontext()
     try:
-        found = [explain_shape(text, **options) for text in arguments.shape]
+        with wide:
+            found = [explain_shape(text, **options) for text in arguments.shape]
     except (TypeError, ValueError) as error:
         print(f"jax_moye explain: {error}", file=sys.stderr)
         return 1

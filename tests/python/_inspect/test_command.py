@@ -45,6 +45,12 @@ def test_a_batch_of_0_is_a_size_of_0(capsys):
     assert "nobody: a size is 0" in capsys.readouterr().out
 
 
+def test_a_result_of_64_bits(capsys):
+    """It is what was asked for, as operands of f64 are, and JAX warns of nothing."""
+    assert main(["explain", "--shape", "64x64x64:f32", "--out-dtype", "f64", "--device", "h200"]) == 0
+    assert " into float64, on h200" in capsys.readouterr().out
+
+
 def test_a_number_of_lines_is_not_negative(capsys):
     with pytest.raises(SystemExit):
         main(["explain", "--shape", "16x16x16:bf16", "--top", "-3"])
