@@ -164,11 +164,12 @@ def parse_shape(text: str) -> tuple[int, int, int, int, str, str]:
     """(batch, m, n, k, dtype, order) of e.g. "4096x4096x4096:bf16:NT"; the order is NN unless said.
 
     The dtype may be spelled as JAX does, "bfloat16", and the order in small letters.
+    Blanks may stand around x and colons.
 
     Raises:
       ValueError: it is none; the message says what one looks like.
     """
-    match = re.fullmatch(r"((?:\d+x){2,3}\d+):(\w+)(?::([NTnt]{2}))?", text)
+    match = re.fullmatch(r"((?:\d+x){2,3}\d+):(\w+)(?::([NTnt]{2}))?", re.sub(r" *([x:]) *", r"\1", text))
     if match is None or short_name(match[2]) not in OPERAND_NAMES:
         raise ValueError(
             "--shape is [batchx]mxnxk:dtype[:order], e.g. 4096x4096x4096:bf16:NT, with a dtype of "

@@ -32,10 +32,11 @@ def test_shapes_of_the_command():
     assert parse_shape("2x3x4x5:f16:TN") == (2, 3, 4, 5, "f16", "TN")
     assert parse_shape("2x3x4x5:bfloat16:tn") == (2, 3, 4, 5, "bf16", "TN")  # as JAX spells it
     assert parse_shape("3x4x5:float8_e4m3fn") == (1, 3, 4, 5, "e4m3", "NN")
+    assert parse_shape("2 x 3 x 4 x 5 : f16 : TN") == (2, 3, 4, 5, "f16", "TN")  # as --help writes its form
     for order in ("NN", "NT", "TN", "TT"):
         assert explain_shape(f"16x32x64:bf16:{order}", device=90)[0].problem.order == order
         assert explain_shape(f"16x32x64:bf16:{order}", device=90)[0].problem.sizes == (1, 16, 32, 64)
-    for wrong in ("4096", "4096x4096:bf16", "1x2x3:bf17", "1x2x3:bf16:N", "1x2x3x4x5:bf16"):
+    for wrong in ("4096", "4096x4096:bf16", "1x2x3:bf17", "1x2x3:bf16:N", "1x2x3x4x5:bf16", "1x2x3 4:bf16"):
         with pytest.raises(ValueError, match="--shape is"):
             parse_shape(wrong)
 
