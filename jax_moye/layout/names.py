@@ -63,7 +63,7 @@ NAMES: tuple[Name, ...] = (
         "Layout<Shape<...>, Stride<...>>",
         "Layout",
         "Layout",
-        'In Python a text does: `Layout("(2,3):(3,1)")`.',
+        'In Python a text does: `Layout("(2,3):(3,1)")`, or `"(_2,_3):(_3,_1)"`, as CuTe and MoYe.jl print it.',
     ),
     Name("make_layout", "make_layout", "make_layout", "make_layout"),
     Name("GenColMajor", "LayoutLeft", "compact_col_major", "LayoutLeft"),

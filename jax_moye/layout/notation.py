@@ -1,7 +1,7 @@
 """The text notation of layouts, both ways: `(2,(3,4)):(1,(2,6))`, tilers `[4;(2,2):(1,4);_]`, swizzles `Sw<3,4,3>`.
 
-The parser is strict: it accepts what the library prints (and blanks, and a comma after the last element), and otherwise
-says where it stopped.
+The parser is strict: it accepts what the library prints (and blanks, a comma after the last element, and `_4` for 4, as
+CuTe and MoYe.jl print static numbers), and otherwise says where it stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from jax_moye.layout.errors import ParseError
 from jax_moye.layout.int_tuple import _ as underscore
 
-_TOKEN = re.compile(r"\s*(-?\d+|[()\[\],:;_<>@]|Sw|S|o|∘)|\s*$")
+_TOKEN = re.compile(r"\s*(?:_(?=-?\d))?(-?\d+|[()\[\],:;_<>@]|Sw|S|o|∘)|\s*$")
 _MAX_DEPTH = 100
 
 

@@ -69,6 +69,7 @@ def test_files_stay_readable():
         ("(2,3)", (2, 3), (1, 2)),
         ("(2,3,):(1,2,)", (2, 3), (1, 2)),
         ("1:5", 1, 5),
+        ("(_2,(_3,4)):(_1, (_0,_-6))", (2, (3, 4)), (1, (0, -6))),  # as CuTe and MoYe.jl print static numbers
     ],
 )
 def test_text_is_read(text, shape, stride):
@@ -91,6 +92,8 @@ def test_text_is_read(text, shape, stride):
         ("(2,3.0):(1,2)", 4),
         ("2:--1", 2),
         ("_:1", 0),
+        ("_ 2:1", 0),
+        ("2_:1", 1),
         ("[2;2]", 0),
         ("Sw<3,3,3>", 0),
         ("(" * 200 + "1" + ")" * 200, 101),
@@ -112,6 +115,8 @@ def test_composed_and_tiler_text():
     assert eval(repr(composed), {"ComposedLayout": lay.ComposedLayout}) == composed
     assert lay.parse("S<3,4,3> o (8,64):(64,1)").offset == 0
     assert lay.parse("Sw<2,0,-3>") == Swizzle(2, 0, -3)
+    assert lay.parse("Sw<3,4,3> o _8 o (_8,_64):(_64,_1)") == composed
+    assert lay.parse_tiler("[_2:_4;_8;_]") == (Layout("2:4"), 8, _)
     tiler = lay.parse_tiler("[2:4; 8; _; (2,2); [1;_]]")
     assert tiler == (Layout("2:4"), 8, _, (2, 2), (1, _))
     assert str(tiler) == "[2:4;8;_;(2,2);[1;_]]"
