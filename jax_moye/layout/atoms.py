@@ -191,7 +191,8 @@ def mma_atom(name: str) -> MmaAtom:
         return UniversalFMA(*given)
     cute = _from_alias(base) if base.startswith("MMAOP_") else base
     if cute not in _known():
-        near = difflib.get_close_matches(cute, mma_atom_names(), 3)
+        near = [other for other in mma_atom_names() if other.startswith(cute)][:3]
+        near = near or difflib.get_close_matches(cute, mma_atom_names(), 3)
         raise AtomMismatch(
             "mma_atom", (name,), f"there is no MMA instruction {name!r}", " or ".join(near) or "mma_atom_names()"
         )

@@ -165,6 +165,12 @@ def test_unknown_mma(name):
     assert raised.value.hint
 
 
+def test_the_beginning_of_a_name_hints_at_what_begins_so():
+    with pytest.raises(errors.AtomMismatch) as raised:
+        atoms.mma_atom("SM80_16x8x8")
+    assert all(name.startswith("SM80_16x8x8_") for name in raised.value.hint.split(" or "))
+
+
 @functools.cache
 def operands(a, b):
     """The values that integers of two types may take here."""
