@@ -1,4 +1,4 @@
-"""The ladder of kernels, simt_tiled to sm90_parallel_split_k: what each rung does to memory, and its instructions.
+"""The ladder of kernels, from simt_tiled up: what each rung does to memory, and its instructions.
 
 Counted by the emulator, on any machine, at one shape for all rungs: shared-memory wavefronts and bank conflicts, global
 sectors, barriers, instructions per warp. Timed by the protocol of the benchmark where JAX sees a GPU: all rungs

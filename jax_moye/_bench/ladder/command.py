@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye ladder`."""
     describe_command(
         parser,
-        "Shows the kernels from simt_tiled to sm90_parallel_split_k: what one product of each does to memory and\n"
+        "Shows the ladder of kernels, from simt_tiled up: what one product of each does to memory and\n"
         "which instructions it needs, counted in the emulator, and how fast it is where there is a GPU. Counting\n"
         "takes some seconds. docs/tutorials explains each kernel.",
         [
