@@ -47,7 +47,7 @@ from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.elementwise import UntranslatableError, translate
 from jax_moye._primitives.equations import SUMS, is_elementwise, is_same, opened, operands_of
 from jax_moye._primitives.overwriting import is_needed
-from jax_moye._primitives.own_activation import equations_behind
+from jax_moye._primitives.own_activation import equations_behind, name_of
 from jax_moye._primitives.patterns import Program, Template, as_number, aval_of, matched, matched_at, possible
 from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
@@ -575,7 +575,7 @@ def _applied(program: Program, chain: Chain) -> Chain | None:
     def function(z: Any) -> Any:
         return original(before(z).astype(dtype))[0]
 
-    function.__name__ = " ".join(dict.fromkeys(program.equations[index].primitive.name for index in members))
+    function.__name__ = name_of((program.equations[index] for index in members), behind=str(chain.activation))
     try:
         body = translate(function, aval_of(value).shape, jnp.float32)
     except UntranslatableError:

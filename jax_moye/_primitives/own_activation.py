@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Any
 
 from jax.extend.core import Var
@@ -54,3 +55,18 @@ def equations_behind(program: Program, value: Any) -> tuple[list[int], Any] | No
         if all(members.issuperset(program.readers.get(x, ())) for x in hidden):
             return found[:count], program.equations[last].outvars[0]
     return None
+
+
+def name_of(equations: Iterable[Any], behind: str) -> str:
+    """What people read of such a function: what its equations call, else their primitives.
+
+    Args:
+      equations: that make the other array, in order.
+      behind: the name of the activation of the table that they are applied to, or "none".
+    """
+    words = [] if behind == "none" else [behind]
+    for equation in equations:
+        called = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)  # of a function with derivatives of its own
+        inside = getattr(getattr(called, "debug_info", None), "func_name", None)
+        words.append(equation.params.get("name") or inside or equation.primitive.name)
+    return " ".join(dict.fromkeys(words))

@@ -116,3 +116,17 @@ def test_on_a_cpu_it_is_the_program_as_it_was():
     assert equation.params["epilogue"].own.__name__ == "div tanh mul"
     batched = jax.vmap(optimized, (0, None, None))(jnp.stack([x, -x]), w, b)
     np.testing.assert_allclose(batched[1], softcapped(-x, w, b), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda y: jax.nn.relu(y + 1), "add relu"),  # calls, also of functions with derivatives of their own
+        (lambda y: jnp.square(jax.nn.relu(y)), "relu square"),  # behind an activation of the table
+        (jax.nn.mish, "mish"),
+    ],
+)
+def test_its_name_says_which_functions_it_is_made_of(function, name):
+    shapes = jax.ShapeDtypeStruct((16, 32), jnp.bfloat16), jax.ShapeDtypeStruct((32, 64), jnp.bfloat16)
+    (gemm,) = jax_moye.explain(jax_moye.optimize(lambda x, w: function(x @ w)), *shapes, device="h200")
+    assert gemm.epilogue == name
