@@ -121,11 +121,7 @@ class Report:
         return json.dumps(self.to_dict(), indent=indent)
 
     def _summary(self) -> Iterator[str]:
-        device = self.explanation.device
-        if self.explanation.attentions:
-            yield f"{counted(self.explanation.gemms, self.explanation.attentions)} on {device.kind}"
-            return
-        yield f"{len(self.explanation)} different matrix products on {device.kind}"
+        yield f"{counted(self.explanation.gemms, self.explanation.attentions)} on {self.explanation.device.kind}"
 
     def _footer(self) -> Iterator[str]:
         taking = sum(bool(gemm.takes_in) for gemm in self.explanation)

@@ -40,6 +40,12 @@ def test_report_without_a_gpu_predicts():
         jax_moye.report(step, turn_ms=-1)
 
 
+@pytest.mark.parametrize(("count", "words"), [(0, "no matrix products on "), (1, "1 different matrix product on ")])
+def test_it_begins_with_how_many_products_there_are(count, words):
+    report = jax_moye.report(lambda x: jnp.sum(x @ x) if count else jnp.sum(x), struct(16, 16))
+    assert str(report).startswith(words)
+
+
 def test_report_measures_what_was_explained():
     """In the emulator: each product with its transposes, epilogue and dtypes, and a wrong kernel has no time."""
     with jax_moye.options(implementation="moye"):
