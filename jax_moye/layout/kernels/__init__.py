@@ -74,8 +74,12 @@ def kernel_layouts(config: Any, order: str = "NN") -> Any:
       KernelLayouts; of a kernel that TMA feeds `TmaKernelLayouts`.
 
     Raises:
-      InvalidType: no file here describes the kernel, there is no such order, or the kernel does not take it.
+      InvalidType: a config's name stands in its place, no file here describes the kernel, there is no such order, or
+        the kernel does not take it.
     """
+    if isinstance(config, str):
+        hint = f"next(config for config in jax_moye.configs() if config.name == {config!r})"
+        raise InvalidType("kernel_layouts", (config,), f"{config!r} is a name, and no config", hint)
     file = _file(config.kernel)
     if file is None:
         why = f"{config.kernel} is not described: write {kernel_facts(config.kernel).missing}"

@@ -86,6 +86,11 @@ def test_files_that_others_share_are_no_kernels():
             kernel_layouts(config(name))
 
 
+def test_a_name_is_no_config():
+    with pytest.raises(InvalidType, match=r"is a name, and no config. Hint: next\(config for config in jax_moye"):
+        kernel_layouts("sm80_multistage_bf16_128x128x32_s4_a16")
+
+
 def test_nobody_else_knows_a_kernel_by_its_name():
     # But for the two commands that show one kernel: the ladder's chart of stages, and the launch that --emulator times.
     files = ("_bench/ladder/rung_configs.py", "_bench/ladder/table.py", "_bench/emulator.py")
