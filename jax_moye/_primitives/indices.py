@@ -169,8 +169,8 @@ class Indices:
         if not np.issubdtype(aval.dtype, np.integer) or 0 in aval.shape:
             return None
         if primitive == "iota":
-            found = 0, aval.shape[step.equation.params["dimension"]] - 1
-            return found if self._fits(found, aval.dtype) else None  # else it begins again
+            counted: Bounds = (0, aval.shape[step.equation.params["dimension"]] - 1)
+            return counted if self._fits(counted, aval.dtype) else None  # else it begins again
         if primitive == "top_k" and name is step.outputs[1]:
             return 0, aval_of(step.equation.invars[0]).shape[step.equation.params.get("axis", -1)] - 1
         if self.is_permutation(name):
