@@ -111,6 +111,22 @@ def test_what_was_measured_before_needs_no_layouts(gpu, monkeypatch):
         lowered(jax_moye.matmul, B, jax.ShapeDtypeStruct((128, 64), bf16))  # nobody has measured that
 
 
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_what_the_packages_table_has_is_measured_anew_where_configs_came_since(gpu, places, count):
+    """An entry that has timed the four configs that the model names first counts as it is."""
+    gemm = explained(*SHAPE, implementation="moye")
+    first = able(gemm)[:count]
+    table = places / "tables" / "nvidia_h200.json"
+    keep(entry_of(gemm, {name: 20.0 + i for i, name in enumerate(first)}, xla_us=60.0), table)
+    (call,) = lowered()
+    assert call.config == (first[0] if count >= 4 else able(gemm)[2])
+    assert len(gpu.calls) == (count < 4)
+    assert explained(*SHAPE).chosen_by == ("table" if count >= 4 else "cache")
+    with jax_moye.options(autotune="off"):
+        (call,) = lowered()
+    assert call.config == first[0]
+
+
 @pytest.mark.parametrize(("xla", "is_ours"), [(101.0, False), (103.4, False), (103.6, True), (50.0, False)])
 def test_xla_computes_what_is_not_clearly_faster(gpu, xla, is_ours):
     gpu.xla = xla
