@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from jax_moye import _compat
 from jax_moye._api.options import resolve
 from jax_moye._log import logger, say_once
 
@@ -78,8 +78,8 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     and a warning says so once.
 
     Args:
-      fun: any function that JAX can trace. Arguments that are no arrays, Python's numbers among them, are passed on as
-        they are.
+      fun: any function that JAX can trace. Arguments that are no arrays, numbers of Python and NumPy among them, are
+        passed on as they are.
 
     Returns:
       A function with fun's signature, results, dtypes and effects. Options come from around the call:
@@ -104,7 +104,7 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fun)
     def optimized(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        is_array = [isinstance(leaf, (*_compat.ARRAYS, jax.core.Tracer)) for leaf in leaves]
+        is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves]  # a tracer is one, too
 
         def of_arrays(*arrays: Any) -> Any:
             given = iter(arrays)

@@ -210,6 +210,8 @@ def test_arguments_and_results_of_any_form():
     expected = fun({"x": x, "w": w}, 3, flag=True)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     np.testing.assert_array_equal(got["y"], expected["y"])
+    got = jax_moye.optimize(fun)({"x": x, "w": w}, np.int64(3), flag=np.bool_(True), scale=np.float32(2))
+    np.testing.assert_array_equal(got["y"], expected["y"])
     optimized = jax_moye.optimize(_named)
     assert optimized.__name__ == "layer_of_a_model"
     np.testing.assert_array_equal(optimized(np.asarray(x, np.float32), w), _named(np.asarray(x, np.float32), w))
