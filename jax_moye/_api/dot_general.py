@@ -223,12 +223,17 @@ def _plain_spec(subscripts: Any, operands: Sequence[Any]) -> str | None:
     if spec is None:
         return None
     sizes: dict[str, int] = {}
+    axes: dict[str, Any] = {}
     for names, x in zip(spec.partition("->")[0].split(","), operands, strict=True):
         if len(names) != x.ndim:
             return None
         for name, size in zip(names, x.shape, strict=True):
             if sizes.setdefault(name, size) != size:
                 return None
+        if _compat.has_explicit_axes(aval := jax.typeof(x)):
+            axes_of_dims = _compat.permute_spec(aval.sharding.spec, range(x.ndim))
+            if any(axes.setdefault(name, axes_of_dims[i]) != axes_of_dims[i] for i, name in enumerate(names)):
+                return None  # lax takes lhs's, and jnp.einsum says which operand that is
     return spec
 
 

@@ -153,6 +153,24 @@ def check_other_meshes():
         check("two meshes", kernel_calls(jitted.lower(*placed).compile().as_text()), calls)
 
 
+def check_einsum_of_two_shardings():
+    """Where only one operand's batch is sharded, jnp.einsum says whether the result's is."""
+    mesh = make_mesh(AxisType.Explicit)
+    operands = integers(4, 8, 8), integers(4, 8, 8)
+    with jax.set_mesh(mesh):
+        for specs in ((P("x"), P()), (P(), P("x")), (P("x"), P(None, "x")), (P("x"), P("x"))):
+            a, b = map(jax.device_put, operands, specs)
+            for subscripts in ("bij,bjk->bik", "bij,bkj->kbi", "bij,bjk->bki", "bij,bjk->ibk"):
+                found = []
+                for einsum in (jnp.einsum, functools.partial(jax_moye.einsum, interpret=True)):
+                    try:
+                        out = einsum(subscripts, a, b)
+                        found.append((jax.typeof(out), np.asarray(out).tolist()))
+                    except Exception as error:
+                        found.append(type(error))
+                check(f"{subscripts} of {specs}", found[1], found[0])
+
+
 def check_shapes():
     """Sizes that the devices do not divide, products that are one matrix product only in parts, nothing at all."""
     auto, explicit = make_mesh(AxisType.Auto), make_mesh(AxisType.Explicit)
