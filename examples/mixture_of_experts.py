@@ -195,7 +195,8 @@ def main(argv=None):
         window = jnp.asarray(text.windows(letters, rng, sizes.batch, sizes.length + 1))
         print(f"step {i + 1:4d} loss", *(f"{name} {training.step(window):.5f}" for name, training in trainings.items()))
     for name, training in trainings.items():
-        print(f"{name}: {training.milliseconds:.2f} ms per step")
+        where = "" if on_gpu or name == "xla" else " in the emulator, which says nothing about a GPU"
+        print(f"{name}: {training.milliseconds:.2f} ms per step{where}")
     if len(trainings) == 1:
         return 0
 
