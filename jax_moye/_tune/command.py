@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=number(least=0), default=math.inf, help="begin no product later than this")
     parser.add_argument("--turn-ms", type=number(above=0), default=Race().round_ms, help="length of one round")
     parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
-    parser.add_argument("--emulator", action="store_true", help="without a GPU: try it, into a file that none reads")
+    parser.add_argument("--emulator", action="store_true", help="without a GPU: try it; its file chooses nothing")
     parser.add_argument("--regret", type=pathlib.Path, metavar="FILE", help="only say how near the model comes to FILE")
     parser.add_argument("--json", action="store_true", help="print what was measured, or --regret, as JSON")
 
