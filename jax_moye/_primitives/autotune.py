@@ -161,7 +161,8 @@ def would_measure(request: Request | AttentionRequest, target: LoweringTarget) -
 def _is_outdated(entry: Entry, problem: GemmProblem, target: LoweringTarget) -> bool:
     """Whether an entry is of a time before some config that the model names among the first today."""
     first = contenders(problem, target.arch, target.configs, _FIRST)[:_FIRST]
-    return any(config.name not in entry.us for config in first)
+    timed = {name.rpartition("_a")[0] for name in entry.us}  # whatever the alignment: it is no time of its own
+    return any(config.name.rpartition("_a")[0] not in timed for config in first)
 
 
 def _is_lost(decision: Decision, call: KernelCall) -> bool:
