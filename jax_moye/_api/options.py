@@ -121,6 +121,10 @@ class OptionsBlock(contextlib.ContextDecorator, contextlib.AbstractContextManage
         self._changes = changes
         self._entered = threading.local()  # of each thread, the contexts to leave, the innermost last
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is the same block, which nobody has entered."""
+        return type(self), (self._changes,)
+
     def __call__(self, func: _Function) -> _Function:
         """The function in the block, whenever it is called."""
         kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)

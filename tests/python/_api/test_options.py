@@ -1,7 +1,9 @@
 """jax_moye.options: a block's options reach every product in it, are part of jit's key and end with the block."""
 
+import copy
 import functools
 import pathlib
+import pickle
 import threading
 
 import jax
@@ -115,6 +117,17 @@ def test_a_block_can_be_entered_again_and_decorates():
     assert runs_in_the_emulator(fun, A, B)
     assert (fun.__name__, fun.__doc__) == ("fun", "Multiplies.")
     assert resolve("f").interpret is None
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_block_is_copied_with_what_holds_it(copied):
+    block = jax_moye.options(interpret=True, batch_invariant=True)
+    with block:
+        (again,) = copied((block,))
+        with pytest.raises(RuntimeError, match="it alone can leave it"):
+            copied(block).__exit__(None, None, None)  # nobody has entered it
+    with again:
+        assert resolve("matmul") == Options(batch_invariant=True, interpret=InterpretParams())
 
 
 def test_what_runs_after_the_block_has_ended_is_not_decorated():
