@@ -94,10 +94,14 @@ def kernel_mask(search: Search) -> KernelMask:
     row = of_diagonals.get(diagonal, row)
     offset = None if diagonal is None else diagonal.offset
     others = tuple(part for part in parts if of_diagonals.get(part) != row)
+    is_infinite = all(layer.fill == -math.inf for layer in layers)
     # Scores beside those of the keys always count.
     if search.joined is not None or _has_all_rows(parts, sizes):
-        return KernelMask(row, offset, others)
-    if all(layer.fill == -math.inf for layer in layers):
+        # A bias may make all scores that are let through as low as a kernel's low number.
+        return KernelMask(
+            row, offset, others, is_infinite=is_infinite and bool(others and search.softmax.scores.biases)
+        )
+    if is_infinite:
         all_added = all(layer.is_added for layer in layers)
         return KernelMask(row, offset, others, is_infinite=True, clearing=frozenset(others), is_added=all_added)
     inner = _without_outer(layers, diagonal)
