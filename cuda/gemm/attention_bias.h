@@ -241,7 +241,8 @@ struct RowBase {
     if (row >= args.q_rows) return {0, -kNoScore};
     float const* const at = args.lse + matrix * args.q_rows + row;
     float const log_sum = at[of_log_sums(args)] * float(kLog2E);
-    bool const is_masked = at[0] < kMasked / 2 || log_sum != log_sum;
+    // A bias alone may make scores as low as that: where masked ones are -inf they are none of these.
+    bool const is_masked = (!args.mask.is_infinite && at[0] < kMasked / 2) || log_sum != log_sum;
     uint32_t const sign = is_masked ? 0x80000000 : 0;
     return {at[0], detail::bit_cast<float>(detail::bit_cast<uint32_t>(log_sum) | sign)};
   }
