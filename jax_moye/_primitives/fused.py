@@ -379,7 +379,8 @@ def with_own_activation(
     """
     request, call = decision.request, decision.call
     assert call is not None
-    assert request.epilogue is not None
+    if request.epilogue is None:  # of the product alone: no kernel would finish it
+        return decision
     assert request.epilogue.own is not None
     reason = None
     if is_exported or (target.platform == "cuda" and _compat.cuda_arch() is None):

@@ -236,6 +236,16 @@ def test_float64_is_xlas(caplog):
         assert "functions are compiled for float32" in caplog.text
 
 
+@pytest.mark.parametrize("out_dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_where_no_kernel_finishes_the_product_xla_does(out_dtype):
+    """Of int8 there is no kernel into 8-bit floats with an epilogue, and one of the product alone."""
+    x, w, bias = integers((16, 64), (64, 32), dtype=jnp.int8) + integers((32,), dtype=jnp.float32)
+    out = linear(x, w, bias, activation=softcap, preferred_element_type=out_dtype, interpret=True)
+    exact = softcap(x.astype(jnp.float32) @ w.astype(jnp.float32) + bias).astype(out_dtype)
+    assert out.dtype == out_dtype
+    np.testing.assert_array_equal(out, exact)
+
+
 def test_wrong_functions():
     x, w = integers((8, 16), (16, 8))
     for function, words in (
