@@ -374,13 +374,25 @@ def _specification(x_ndim: int, of_w: str) -> tuple[str, str]:
 
 
 def _name_or_function(activation: Activation) -> str | Callable[[Any], Any]:
-    """The kernels' name of an activation of `linear`; a function that they do not know is what it is."""
+    """The kernels' name of an activation of `linear`; a function that they do not know is what it is.
+
+    Raises:
+      TypeError: the function has no hash, by which its programs are found.
+      ValueError: it is neither a name that is served nor a function.
+    """
     try:
         return canonical_activation("linear", activation)
     except ValueError:
         if not callable(activation):
             raise
-        return activation
+    try:
+        hash(activation)
+    except TypeError as error:
+        kind = type(activation).__name__
+        raise TypeError(
+            f"linear: activation is hashable, and this {kind} is not: pass a function that calls it. {error}"
+        ) from None
+    return activation
 
 
 def canonical_activation(function: str, activation: GateActivation, *, sigmoid: bool = False) -> str:

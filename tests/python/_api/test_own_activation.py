@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -257,6 +258,22 @@ def test_wrong_functions():
             linear(x, w, activation=function)
     with pytest.raises(TypeError, match="takes real floats, and the result is int32"):
         linear(*integers((8, 16), (16, 8), dtype=jnp.int32), activation=softcap)
+
+
+@pytest.mark.parametrize("wrap", [lambda fun: fun, jax.jit])
+def test_functions_are_hashable(wrap):
+    """Frozen classes of arrays, as Equinox's layers are, have a hash that raises."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        by: np.ndarray
+
+        def __call__(self, y):
+            return self.by * y
+
+    x, w = integers((8, 16), (16, 8))
+    with pytest.raises(TypeError, match="linear: activation is hashable, and this Scaled is not"):
+        wrap(lambda x, w: linear(x, w, activation=Scaled(np.ones(8))))(x, w)
 
 
 def test_no_kernels_and_several_devices():
