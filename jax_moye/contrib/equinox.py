@@ -57,7 +57,8 @@ class Linear(eqx.nn.Linear):
             raise ValueError(f"Linear: x has shape {jnp.shape(x)}, expected {expected}: jax.vmap adds dimensions")
         # jax_moye.linear would compute in x's dtype where the weight has a wider one; Equinox promotes.
         x = jnp.reshape(x, (self.weight.shape[1],)).astype(jnp.result_type(x, self.weight))
-        y = linear(x, self.weight.T, self.bias, activation=self.activation)
+        dtype = x.dtype if self.bias is None else jnp.result_type(x, self.bias)
+        y = linear(x, self.weight.T, self.bias, activation=self.activation, preferred_element_type=dtype)
         return jnp.reshape(y, ()) if self.out_features == "scalar" else y
 
 

@@ -75,6 +75,19 @@ def test_dtypes_are_promoted_as_equinox_does(rng):
     close(ours, jax.vmap(theirs)(x))
 
 
+@pytest.mark.parametrize(
+    ("weight", "bias"), [("bfloat16", "float32"), ("float16", "bfloat16"), ("float32", "complex64")]
+)
+def test_a_wider_bias_is_promoted_to(rng, weight, bias):
+    theirs = eqx.nn.Linear(6, 5, key=jax.random.key(0))
+    arrays = theirs.weight.astype(weight), theirs.bias.astype(bias) + 2**-10
+    theirs = eqx.tree_at(lambda layer: (layer.weight, layer.bias), theirs, arrays)
+    x = jnp.asarray(rng.integers(-3, 4, (7, 6)), weight)
+    ours, expected = jax.vmap(contrib.use(theirs))(x), jax.vmap(theirs)(x)
+    assert ours.dtype == expected.dtype == jnp.promote_types(weight, bias)
+    np.testing.assert_allclose(ours, expected, rtol=2**-7, atol=2**-7)  # theirs is rounded to the weight's before
+
+
 def test_scalars_and_wrong_shapes():
     for sizes, x in ((("scalar", 5), jnp.float32(2)), ((6, "scalar"), jnp.ones(6)), (("scalar", "scalar"), 2.0)):
         layer = eqx.nn.Linear(*sizes, key=jax.random.key(0))
