@@ -33,7 +33,15 @@ from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.custom_call import run_kernel_on, with_c_kept, with_lasting
 from jax_moye._primitives.orders import Lies, Orders, how_it_lies, in_their_orders, made_in_lowering
-from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
+from jax_moye._primitives.reference import (
+    as_cotangent,
+    cotangent_dtype,
+    lax_aval,
+    lax_form,
+    lax_result_dtype,
+    permute_sharding,
+    reference,
+)
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget, served
 from jax_moye._selection.decide import Decision, left_to_xla
@@ -171,22 +179,19 @@ def _transpose(cotangent, lhs, rhs, *c, spec, out_dtype, precision, beta, out_sh
 
     def bind(left, right, spec, wanted):
         dtype, sharding = wanted.aval.dtype, wanted.aval.sharding
-        complexes = [x.dtype for x in (left, right) if jnp.issubdtype(x.dtype, jnp.complexfloating)]
         out = contract_p.bind(
             left,
             right,
             spec=spec,
-            # The kernel writes the primal's dtype: no conversion follows. Of complex numbers lax makes nothing less.
-            out_dtype=max((*complexes, dtype), key=lambda x: (jnp.issubdtype(x, jnp.complexfloating), x.itemsize)),
+            # The kernel writes the primal's dtype: no conversion follows, but of complex numbers.
+            out_dtype=cotangent_dtype(left.dtype, right.dtype, dtype),
             precision=precision,
             beta=0.0,
             out_sharding=None if sharding.mesh.empty else sharding,
             config=None,
             **params,
         )
-        if complexes and not jnp.issubdtype(dtype, jnp.complexfloating):
-            out = lax.real(out)
-        return lax.convert_element_type(out, dtype)
+        return as_cotangent(out, dtype)
 
     if ad.is_undefined_primal(lhs):
         cotangents[0] = bind(cotangent, rhs, f"{parsed.out},{parsed.rhs}->{parsed.lhs}", lhs)

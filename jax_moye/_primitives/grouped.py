@@ -35,7 +35,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives.contraction import heed, linear_transpose
 from jax_moye._primitives.custom_call import call_attributes, epilogue_attributes
 from jax_moye._primitives.fused import times_derivative, without_preactivation
-from jax_moye._primitives.reference import lax_result_dtype
+from jax_moye._primitives.reference import as_cotangent, cotangent_dtype, lax_result_dtype
 from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, left_to_xla, why_not_unfused
@@ -108,7 +108,9 @@ def _transpose(cotangent, lhs, rhs, group_sizes, *, spec, config, out_dtype, **p
 
     def bind(spec, left, right, wanted):
         left, right = _in_one_dtype(left, right)
-        return grouped_p.bind(left, right, group_sizes, spec=spec, config=None, out_dtype=wanted.aval.dtype, **params)
+        dtype = cotangent_dtype(left.dtype, right.dtype, wanted.aval.dtype)
+        out = grouped_p.bind(left, right, group_sizes, spec=spec, config=None, out_dtype=dtype, **params)
+        return as_cotangent(out, wanted.aval.dtype)
 
     if spec == RAGGED_K:  # a matrix of each group has a cotangent
         if ad.is_undefined_primal(lhs):

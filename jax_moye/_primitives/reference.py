@@ -150,6 +150,19 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
         return jnp.promote_types(operand_dtype, out_dtype)
 
 
+def cotangent_dtype(lhs_dtype: Any, rhs_dtype: Any, dtype: Any) -> Any:
+    """The dtype in which to compute a cotangent of `dtype` as a product: of complex numbers lax makes nothing less."""
+    are_complex = {x: jnp.issubdtype(x, jnp.complexfloating) for x in (lhs_dtype, rhs_dtype, dtype)}
+    wide = [x for x, is_complex in are_complex.items() if is_complex]
+    return max(wide, key=lambda x: x.itemsize) if wide else dtype
+
+
+def as_cotangent(x: Any, dtype: Any) -> Any:
+    """Such a product in the dtype that is wanted: that of real numbers is the real part."""
+    is_real_part = jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return lax.convert_element_type(lax.real(x) if is_real_part else x, dtype)
+
+
 def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=None):
     """The contraction by lax.dot_general, and beta c added to it in the result's dtype."""
     dimension_numbers, permutation = lax_form(spec)

@@ -324,3 +324,25 @@ def test_tangents_of_float16_are_scaled_before_they_are_rounded():
         return jax_moye.ragged_dot(x, jnp.ones((G, K, N)), jnp.array(SIZES), **small).astype(jnp.float32).sum()
 
     np.testing.assert_allclose(jax.grad(sums)(ones)[: sum(SIZES)], np.full((sum(SIZES), K), N * 1e-8), rtol=2.0**-9)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "preferred"),
+    [("complex64", "complex128", None), ("complex64", "complex64", "complex128")],
+)
+def test_derivatives_of_complex_numbers_are_jaxs(rng, lhs, rhs, preferred):
+    """JAX makes of complex operands no narrower dtype: cotangents are rounded afterwards."""
+    with jax.enable_x64(True):
+        x, w = (
+            jnp.asarray(rng.integers(-3, 4, shape) * (1 + 1j if "complex" in dtype else 1), dtype)
+            for shape, dtype in (((5, 3), lhs), ((2, 3, 4), rhs))
+        )
+
+        def gradients(fun):
+            product = functools.partial(fun, group_sizes=jnp.array([3, 1]), preferred_element_type=preferred)
+            out, transpose = jax.vjp(product, x, w)
+            return transpose(jnp.ones_like(out))
+
+        for ours, theirs in zip(gradients(jax_moye.ragged_dot), gradients(jax.lax.ragged_dot), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours, theirs)
