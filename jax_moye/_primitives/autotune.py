@@ -39,7 +39,7 @@ from jax_moye._selection.request import Operands, Request, describe
 # the best of all.
 CANDIDATES = 12
 # An entry of the package's table counts where it has timed so many of today's first. Configs came since most of them
-# were measured: of 15 products of the table that were raced again, ours had gained 1.09 on XLA in the geometric mean
+# were measured: of 15 products of the table that were raced again, ours had gained 1.10 on XLA in the geometric mean
 # (docs/performance.md, section 52).
 _FIRST = 4
 _SAY_EVERY_S = 2.0  # of measuring, on a terminal
