@@ -200,9 +200,9 @@ def einsum(
         hook = {"_dot_general": _with_options(**of_moye)}
         return _jnp_einsum(subscripts, *operands, out=out, optimize=optimize, **of_lax, **hook)
     out_dtype = options.preferred_element_type
-    lhs, rhs = (
-        operands if out_dtype is not None else weakly_promoted(*operands)
-    )  # a dtype that is asked for is not weak
+    lhs, rhs = operands
+    if out_dtype is None:  # else the result has no weak type
+        lhs, rhs = weakly_promoted(lhs, rhs)
     product = _product(
         lhs, rhs, spec=spec, out_dtype=jnp.result_type(lhs, rhs) if out_dtype is None else out_dtype, options=options
     )
