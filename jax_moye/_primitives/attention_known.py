@@ -13,6 +13,7 @@ from jax.extend.core import Var
 from jax_moye._primitives.attention_formulas import Affine, Choice, Known, computed, renamed, simplified
 from jax_moye._primitives.attention_masks import Traced
 from jax_moye._primitives.equations import reorders
+from jax_moye._primitives.indices import Bounds, fits
 from jax_moye._primitives.patterns import Number, Program, Step
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
@@ -55,7 +56,7 @@ class KnownValues:
         if not _is_array(out):
             return None
         found = self._computed(step, out)
-        if isinstance(found, Affine) and not _fits(found, out):
+        if isinstance(found, Affine) and not fits(_bounds(found, out.shape), out.dtype):
             return None
         return _as_mask(step.outputs[0], out) if found is None else found
 
@@ -87,11 +88,9 @@ def _is_array(aval: Any) -> bool:
     return isinstance(getattr(aval, "dtype", None), np.dtype) and all(isinstance(size, int) for size in shape)
 
 
-def _fits(indices: Affine, aval: Any) -> bool:
-    """Whether a type holds all of an array's indices: others, such as one without a sign, begin again."""
-    ends = [factor * (aval.shape[dim] - 1) for dim, factor in indices.factors]
-    lowest, highest = (indices.offset + sum(choose(0, end) for end in ends) for choose in (min, max))
-    return np.iinfo(aval.dtype).min <= lowest and highest <= np.iinfo(aval.dtype).max
+def _bounds(indices: Affine, shape: tuple[int, ...]) -> Bounds:
+    ends = [factor * (shape[dim] - 1) for dim, factor in indices.factors]
+    return indices.offset + sum(min(0, end) for end in ends), indices.offset + sum(max(0, end) for end in ends)
 
 
 def _as_mask(name: Any, aval: Any) -> Choice | None:

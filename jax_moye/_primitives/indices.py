@@ -17,10 +17,16 @@ from jax_moye._primitives.equations import reorders
 from jax_moye._primitives.patterns import Number, Program, Step, aval_of
 
 Bounds = tuple[int, int]  # the lowest and the highest number
-
 _MOST_STEPS = 48  # between what is asked about and what is known
 _RESHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 _VECTOR = ((), (0,), (0,), (), ())  # dimensions of a gather, or scatter, of elements of a vector
+
+
+def fits(bounds: Bounds | None, dtype: Any) -> bool:
+    """Whether a type of integers holds all between bounds that are known: others begin again."""
+    if bounds is None or not np.issubdtype(dtype, np.integer):
+        return False
+    return bool(np.iinfo(dtype).min <= bounds[0] and bounds[1] <= np.iinfo(dtype).max)
 
 
 def gather_dimensions(equation: Any) -> tuple[tuple[int, ...], ...]:
@@ -85,7 +91,7 @@ class Indices:
             is_as_long = math.prod(aval_of(step.equation.invars[0]).shape) == math.prod(self._aval(step, name).shape)
             return first if is_as_long else None
         if primitive == "convert_element_type" and not isinstance(first, Number):
-            return first if self._fits(self.bounds(first), self._aval(step, name).dtype) else None
+            return first if fits(self.bounds(first), self._aval(step, name).dtype) else None
         if primitive == "select_n" and len(step.inputs) == 3:
             return step.inputs[1] if self._is_never(first) else None
         if primitive in ("max", "min"):
@@ -170,7 +176,7 @@ class Indices:
             return None
         if primitive == "iota":
             counted: Bounds = (0, aval.shape[step.equation.params["dimension"]] - 1)
-            return counted if self._fits(counted, aval.dtype) else None  # else it begins again
+            return counted if fits(counted, aval.dtype) else None  # else it begins again
         if primitive == "top_k" and name is step.outputs[1]:
             return 0, aval_of(step.equation.invars[0]).shape[step.equation.params.get("axis", -1)] - 1
         if self.is_permutation(name):
@@ -186,7 +192,7 @@ class Indices:
             fills = step.equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
             return None if fills and not self._is_within(step) else self.bounds(step.inputs[0])
         found = self._of_numbers(primitive, step, aval.dtype)
-        return found if self._fits(found, aval.dtype) else None
+        return found if fits(found, aval.dtype) else None
 
     def _is_within(self, step: Step) -> bool:
         """Whether a gather of single elements of a vector reads no index that is outside."""
@@ -220,11 +226,6 @@ class Indices:
             products = [a * b for a in x for b in y]
             return min(products), max(products)
         return None
-
-    def _fits(self, bounds: Bounds | None, dtype: Any) -> bool:
-        if bounds is None or not np.issubdtype(dtype, np.integer):
-            return False
-        return np.iinfo(dtype).min <= bounds[0] and bounds[1] <= np.iinfo(dtype).max
 
     def are_within(self, name: Any, size: int) -> bool:
         """Whether all elements are indices of an array of so many."""

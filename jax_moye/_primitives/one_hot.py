@@ -21,7 +21,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.equations import reorders
-from jax_moye._primitives.indices import scatter_dimensions
+from jax_moye._primitives.indices import fits, scatter_dimensions
 from jax_moye._primitives.known_constants import renamed
 from jax_moye._primitives.patterns import Number, Program, Step, aval_of
 
@@ -139,8 +139,9 @@ def _iota_dim(program: Program, name: Any) -> int | None:
         path.append(step)
         primitive = step.equation.primitive.name
         if primitive == "iota":
-            if not _counts(aval_of(step.equation.outvars[0]), step.equation.params["dimension"]):
-                return None
+            iota = aval_of(step.equation.outvars[0])
+            if not fits((0, iota.shape[step.equation.params["dimension"]] - 1), iota.dtype):
+                return None  # it begins again, or rounds
             break
         if primitive in _MOVES and not reorders(step.equation):
             name = step.inputs[0]
@@ -154,11 +155,6 @@ def _iota_dim(program: Program, name: Any) -> int | None:
     for step in reversed(path[:-1]):
         dim = None if dim is None else _moved(step.equation, dim)
     return dim
-
-
-def _counts(iota: Any, dim: int) -> bool:
-    """Whether the type of an iota holds all of its numbers: else it begins again, or rounds."""
-    return np.issubdtype(iota.dtype, np.integer) and iota.shape[dim] - 1 <= np.iinfo(iota.dtype).max
 
 
 def _is_below_zero(program: Program, mask: Any, name: Any) -> bool:
