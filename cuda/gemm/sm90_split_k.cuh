@@ -5,7 +5,7 @@
 //   cluster            {1, S} in the table: rank r of S has the k-tiles from k * r / S to k * (r + 1) / S, maybe none;
 //                      with few stages two CTAs share a multiprocessor, and more loads are in flight, which is all
 //                      that rows with S = 1 are for
-//   warpgroups 0, 1..  consumers: each multiplies 64 rows of the tile
+//   warpgroups 0, 1..  consumers: each multiplies 64 rows of the tile, or 64 columns where 64 does not divide its rows
 //   last warp          producer: one thread starts the loads, those of the first stages before the others are ready
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp: the producer waits for them
@@ -58,17 +58,22 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   static_assert(sizeof(Element) == 2, "16-bit operands, which wgmma takes in any order");
   static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
 
-  static constexpr int kConsumers = kBlkM / 64;  // side by side along m
+  // Where 64 does not divide a tile's rows, the operands are exchanged: wgmma's rows are columns of d.
+  static constexpr bool kExchanged = kBlkM % 64 != 0;
+  static constexpr int kConsumers = (kExchanged ? kBlkN : kBlkM) / 64;  // side by side along m, or n
   static constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads + 32;
-  static_assert(kBlkM % 64 == 0 && kBlkN % 64 == 0 && kBlkN <= 256, "whole wgmmas, whole boxes");
+  static_assert((kExchanged ? kBlkM : kBlkN) <= 256 && kBlkN % 64 == 0, "whole wgmmas, whole boxes");
   static constexpr int kSumsBarrier = 1;
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumers, 1}, ClusterMN{1, 1}> {};
 
   // Rows of sums lie 32 bytes apart in the banks: the pairs of eight rows that a warp writes meet no conflict, nor do
-  // the reads along a row where a rank's share begins with 128 bytes.
-  using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN + 8>, _1>>;
+  // the reads along a row where a rank's share begins with 128 bytes. Exchanged, a warp writes eight columns of every
+  // other of eight rows, which lie 16 bytes apart.
+  static constexpr int kPitch = kBlkN + (kExchanged ? 4 : 8);
+  using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kPitch>, _1>>;
+  using ExchangedSums = Layout<Shape<Int<kBlkN>, Int<kBlkM>>, Stride<_1, Int<kPitch>>>;
   using Sums = ClusterSums<Sum, kBlkM, kBlkN, SumsLayout, kSplit, kConsumerThreads>;
 
   struct SharedStorage {
@@ -143,17 +148,31 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   /// Consumers: smem.sums = the products of this CTA's `k_tiles` stages.
   template <Order kOrder>
   static MOYE_DEVICE void consume(int k_tiles, SharedStorage& smem, int thread) {
-    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), Operands<kOrder>::A::smem_layout());  // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), Operands<kOrder>::B::smem_layout());  // (BLK_N,BLK_K,PIPE)
-    Tensor sC = make_tensor(make_smem_ptr(smem.sums), SumsLayout{});                              // (BLK_M,BLK_N)
-    typename Operands<kOrder>::TiledMma tiled_mma;
+    using Loaded = Operands<kOrder>;
+    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), Loaded::A::smem_layout());  // (ROWS_M,BLK_K,PIPE)
+    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), Loaded::B::smem_layout());  // (BLK_N,BLK_K,PIPE)
+    if constexpr (kExchanged) {
+      Tensor sC = make_tensor(make_smem_ptr(smem.sums), ExchangedSums{});  // (BLK_N,BLK_M)
+      multiply<typename Loaded::ExchangedMma, typename Loaded::ExchangedMmaOfA>(sB, sA, sC, k_tiles, smem, thread);
+    } else {
+      Tensor sC = make_tensor(make_smem_ptr(smem.sums), SumsLayout{});  // (BLK_M,BLK_N)
+      multiply<typename Loaded::TiledMma, typename Loaded::TiledMmaOfB>(sA, sB, sC, k_tiles, smem, thread);
+    }
+  }
+
+  /// sC (M,N) = the products of sA (M,K,PIPE) and sB (N,K,PIPE), M and N being wgmma's. MmaOfB: makes B's descriptors.
+  template <class TiledMma, class MmaOfB, class A, class B, class C>
+  static MOYE_DEVICE void multiply(A const& sA, B const& sB, C const& sC, int k_tiles, SharedStorage& smem,
+                                   int thread) {
+    TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
     // Of the warpgroup's first thread: descriptors are the same in all lanes, sums are not.
-    auto const thr_operands = tiled_mma.get_slice(warpgroup_id() * 128);
-    Tensor tCrA = thr_operands.partition_fragment_A(sA);                             // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrB = thr_operands.partition_fragment_B(sB);                             // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
-    Tensor tCsC = thr_mma.partition_C(sC);                                           // (MMA,MMA_M,MMA_N)
+    auto const thr_mma_a = tiled_mma.get_slice(warpgroup_id() * 128);
+    auto const thr_mma_b = MmaOfB{}.get_slice(warpgroup_id() * 128);
+    Tensor tCrA = thr_mma_a.partition_fragment_A(sA);           // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrB = thr_mma_b.partition_fragment_B(sB);           // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tCrC = partition_fragment_C(tiled_mma, sC.shape());  // (MMA,MMA_M,MMA_N)
+    Tensor tCsC = thr_mma.partition_C(sC);                      // (MMA,MMA_M,MMA_N)
 
     if (k_tiles == 0) clear(tCrC);
     warpgroup_fence_operand(tCrC);
@@ -207,7 +226,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   static constexpr KernelFacts kFacts = {.threads = kThreads,
                                          .smem_bytes = int(sizeof(SharedStorage)),
                                          .consumers = kConsumers,
-                                         .consumer_tile = {64, kBlkN},
+                                         .consumer_tile = {kExchanged ? kBlkM : 64, kExchanged ? 64 : kBlkN},
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = kPacks,

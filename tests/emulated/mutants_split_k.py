@@ -14,6 +14,7 @@ K, SUMS = "sm90_split_k.cuh", "cluster_sums.h"
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 66, 290))
 
 IN_WORDS = (70, 72, 290)  # rows are whole vectors
+EXCHANGED = "{sm90_split_k, bf16, f32, {96, 128, 64}, 2, {1, 2}, 16}"  # 64 does not divide its rows
 
 PART = "return int(int64_t(k_tiles) * rank / kSplit);"
 K_TILES = "k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;"
@@ -185,6 +186,33 @@ MUTANTS = [
         new="    sync_warp();\n",
         expect=race("plain store", K, "plain load", SUMS),
         row="{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}",
+    ),
+    # ---- operands exchanged
+    Mutant(
+        name="split_k_exchanged_rows_of_sums_too_close",
+        old="Stride<_1, Int<kPitch>>",
+        new="Stride<_1, Int<kBlkN>>",
+        expect="wrong",
+        row=EXCHANGED,
+        sizes=(102, 130, 290),
+    ),
+    Mutant(
+        name="split_k_exchanged_half_of_the_columns_multiplied",
+        old="kConsumers = (kExchanged ? kBlkN : kBlkM) / 64",
+        new="kConsumers = kBlkM / 64",
+        expect="wrong",
+        row=EXCHANGED,
+        sizes=(102, 130, 290),
+    ),
+    Mutant(
+        name="split_k_exchanged_boxes_beyond_the_stages",
+        file="tma_operand.h",
+        old="a[rows_of_boxes(kConfig.tile.m) *",
+        new="a[kConfig.tile.m *",
+        expect=race("TMA load", K, "TMA load", K),
+        row=EXCHANGED,
+        order="TN",
+        sizes=(104, 136, 290),
     ),
     # ---- vectors whose sums are under way together
     Mutant(

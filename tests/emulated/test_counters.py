@@ -128,8 +128,9 @@ def test_a_k_tile_of_tma(config, order):
     """One cluster or two CTAs, two k-tiles each: every box, every wgmma, what packing moves, and how d is stored."""
     ctas, (m, n) = config.cluster[0] * config.cluster[1], config.cluster_tile
     kernel = kernel_layouts(config, order)
-    if ctas == 1:  # side by side where the copies of packing divide no tile's columns
+    if ctas == 1:  # side by side where the copies of packing divide no tile's columns, or boxes of a no tile's rows
         is_cut = any(operand.packing and n % operand.packing.tile for operand in kernel.operands)
+        is_cut = is_cut or kernel.a.tile[0] != m
         ctas, m, n = (2, m, 2 * n) if is_cut else (2, 2 * m, n)
     problem = Problem(m, n, 2 * config.tile[2] * config.k_parts, order)
     counted = counters(config, problem, "bf16")

@@ -9,13 +9,14 @@ import numpy as np
 
 from jax_moye.layout import ComposedLayout, Layout, Swizzle, checks, transactions
 from jax_moye.layout.checks import BankReport, SectorReport, SmemReport
-from jax_moye.layout.dtypes import dtype
+from jax_moye.layout.dtypes import dtype, operand_types
 from jax_moye.layout.kernels import sm90_transposed
 from jax_moye.layout.kernels.counters import bank_counts, sector_counts
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.sm90_transposed import COLUMNS, TransposedKernelLayouts
-from jax_moye.layout.kernels.tma import ROW_BYTES, ROWS
+from jax_moye.layout.kernels.tma import ROW_BYTES, ROWS, rows_of_boxes
 from jax_moye.layout.kernels.wgmma import PRODUCTS_PER_US, WARPGROUP, TmaKernelLayouts, describe_wgmma
+from jax_moye.layout.tiled import make_tiled_mma
 
 FACTS = KernelFacts(
     instruction="wgmma",
@@ -29,7 +30,8 @@ FACTS = KernelFacts(
         by_tile={
             (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (1, 2, 4, 8)
         }
-        | {(64, 128, (1, 3)): 1.0, (128, 128, (1, 3)): 1.0, (128, 128, (1, 6)): 1.0},
+        | {(64, 128, (1, 3)): 1.0, (128, 128, (1, 3)): 1.0, (128, 128, (1, 6)): 1.0}
+        | {(96, 192, (1, 1)): 0.66},  # three warpgroups multiply
         needs_by_tile=True,
         copy_us=0.0,
         k_tile_us=0.116,
@@ -65,9 +67,11 @@ class SplitKLayouts(TmaKernelLayouts):
 
     Attributes:
       parts: CTAs of the cluster, that share one tile.
+      exchanged: wgmma's rows are columns of d, and a thread's neighbouring sums lie in two rows of d.
     """
 
     parts: int
+    exchanged: bool
 
     @property
     def threads(self) -> int:
@@ -77,23 +81,27 @@ class SplitKLayouts(TmaKernelLayouts):
     @property
     def sums_layout(self) -> Layout:
         """The sums of a CTA's part of k in its shared memory, (BLK_M,BLK_N)."""
-        return Layout(self.tile, (self.tile[1] + 8, 1))
+        return Layout(self.tile, (self.tile[1] + (4 if self.exchanged else 8), 1))
 
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA: stages, over which the sums are written in the end, and barriers."""
-        stages = sum(self.tile) * ROW_BYTES * self.stages
+        stages = sum(rows_of_boxes(rows) for rows in self.tile) * ROW_BYTES * self.stages
         sums = self.sums_layout.cosize * dtype(self.sums).bits // 8
         return checks.smem_bytes(
             (Layout(max(stages, sums)), "uint8"), (Layout(self.barriers), "uint64"), align=1024, arch=arch
         )
 
     def staging_reports(self, columns: int | None = None, *, rank: int = 0) -> tuple[BankReport, BankReport]:
-        """Wavefronts of a CTA's sums: written in pairs, and of its share read as rows, from one of the CTAs."""
+        """Wavefronts of a CTA's sums: written, and of its share read as rows, from one of the CTAs."""
         m, n = self.tile
-        pairs = Layout(((4, 8, 4, self.consumers), (2, 2, n // 8)), ((2 * m, 1, 16, ROWS), (m, 8, 8 * m)))
-        write = checks.bank_conflicts(self.sums_layout, pairs, self.sums, width=8, what="sums, written in pairs")
+        if self.exchanged:
+            each = Layout(((4, 8, 4, self.consumers), (2, 2, m // 8)), ((2, m, 16 * m, ROWS * m), (1, 8 * m, 8)))
+            write = checks.bank_conflicts(self.sums_layout, each, self.sums, width=4, what="sums, written one by one")
+        else:
+            pairs = Layout(((4, 8, 4, self.consumers), (2, 2, n // 8)), ((2 * m, 1, 16, ROWS), (m, 8, 8 * m)))
+            write = checks.bank_conflicts(self.sums_layout, pairs, self.sums, width=8, what="sums, written in pairs")
         item = dtype(self.sums).bits // 8
-        share = self._share(n + 8, item, rank=rank)
+        share = self._share(self.sums_layout.stride[0], item, rank=rank)
         return write, transactions.shared_memory(share, self.vector * item, what="sums, read as rows")
 
     def _share(self, pitch: int, item: int, base: int = 0, *, rank: int) -> np.ndarray:
@@ -175,4 +183,10 @@ def describe(config: Any, order: str) -> SplitKLayouts | SplitKTf32Layouts:
     if config.dtype == "tf32":
         return SplitKTf32Layouts(**vars(sm90_transposed.describe(config, order)), parts=config.cluster[1])
     one = describe_wgmma(config, order, multicasts=False, vector=4)
-    return SplitKLayouts(**vars(one), parts=config.cluster[1])
+    exchanged = config.tile[0] % ROWS != 0
+    if exchanged:
+        a, b = operand_types(config.dtype)
+        majors = ",".join(f"GMMA::Major::{x.major.upper()}" for x in (one.b, one.a))
+        op = f"SM90_{ROWS}x{config.tile[0]}x{256 // a.bits}_F32{b.short}{a.short}_SS<{majors}>"
+        one = dataclasses.replace(one, mma=make_tiled_mma(op, Layout((config.consumers, 1, 1))))
+    return SplitKLayouts(**vars(one), parts=config.cluster[1], exchanged=exchanged)
