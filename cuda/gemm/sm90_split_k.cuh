@@ -3,8 +3,8 @@
 //   A (M,K), B (N,K), D (M,N), 16-bit operands in any order (TF32: split_k_tf32.h); batch: outermost tile index
 //   alignment          16 bytes; rows of one element's pack first what TMA cannot read where it is (gemm/pack.h)
 //   cluster            {1, S} in the table: rank r of S has the k-tiles from k * r / S to k * (r + 1) / S, maybe none;
-//                      with few stages two CTAs share a multiprocessor, and more loads are in flight, which is all
-//                      that rows with S = 1 are for
+//                      rows with S = 1 are for two CTAs of few stages on a multiprocessor, which have more loads in
+//                      flight, or for tiles of one wave
 //   warpgroups 0, 1..  consumers: each multiplies 64 rows of the tile, or 64 columns where 64 does not divide its rows
 //   last warp          producer: one thread starts the loads, those of the first stages before the others are ready
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them

@@ -79,9 +79,14 @@ class SplitKLayouts(TmaKernelLayouts):
         return WARPGROUP * self.consumers + 32
 
     @property
+    def _pitch(self) -> int:
+        """Sums from one row to the next."""
+        return self.tile[1] + (4 if self.exchanged else 8)
+
+    @property
     def sums_layout(self) -> Layout:
         """The sums of a CTA's part of k in its shared memory, (BLK_M,BLK_N)."""
-        return Layout(self.tile, (self.tile[1] + (4 if self.exchanged else 8), 1))
+        return Layout(self.tile, (self._pitch, 1))
 
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA: stages, over which the sums are written in the end, and barriers."""
@@ -101,7 +106,7 @@ class SplitKLayouts(TmaKernelLayouts):
             pairs = Layout(((4, 8, 4, self.consumers), (2, 2, n // 8)), ((2 * m, 1, 16, ROWS), (m, 8, 8 * m)))
             write = checks.bank_conflicts(self.sums_layout, pairs, self.sums, width=8, what="sums, written in pairs")
         item = dtype(self.sums).bits // 8
-        share = self._share(self.sums_layout.stride[0], item, rank=rank)
+        share = self._share(self._pitch, item, rank=rank)
         return write, transactions.shared_memory(share, self.vector * item, what="sums, read as rows")
 
     def _share(self, pitch: int, item: int, base: int = 0, *, rank: int) -> np.ndarray:
