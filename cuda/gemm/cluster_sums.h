@@ -19,8 +19,9 @@ enum class Finishing : uint8_t { plain, words, any };
 template <class Sum, int kBlkM, int kBlkN, class SumsLayout, int kSplit, int kThreads>
 struct ClusterSums {
   static constexpr int kVector = 16 / int(sizeof(Sum));
-  // Vectors of a thread whose loads are under way together: of many threads each has few.
-  static constexpr int kTogether = ceil_div(kThreads > 128 ? 8 : 16, kSplit < 4 ? 4 : kSplit);
+  // Vectors of a thread whose loads are under way together: of many threads each has few, but for large tiles of a CTA.
+  static constexpr int kTogether =
+      kSplit == 1 && kThreads > 128 ? 8 : ceil_div(kThreads > 128 ? 8 : 16, kSplit < 4 ? 4 : kSplit);
   using Words = TileEpilogue<Sum, kVector>;
 
   /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
