@@ -68,6 +68,11 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumers, 1}, ClusterMN{1, 1}> {};
 
+  // wgmma with the operands exchanged: each warpgroup has 64 of d's columns, and kColumns rows.
+  template <Order kOrder, int kColumns>
+  using ExchangedOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfB<kOrder>>,
+                                    kGmmaMajor<kMajorOfA<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
+
   // Rows of sums lie 32 bytes apart in the banks: the pairs of eight rows that a warp writes meet no conflict, nor do
   // the reads along a row where a rank's share begins with 128 bytes. Exchanged, a warp writes eight columns of every
   // other of eight rows, which lie 16 bytes apart.
@@ -153,7 +158,10 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), Loaded::B::smem_layout());  // (BLK_N,BLK_K,PIPE)
     if constexpr (kExchanged) {
       Tensor sC = make_tensor(make_smem_ptr(smem.sums), ExchangedSums{});  // (BLK_N,BLK_M)
-      multiply<typename Loaded::ExchangedMma, typename Loaded::ExchangedMmaOfA>(sB, sA, sC, k_tiles, smem, thread);
+      Layout<Shape<Int<kConsumers>, _1, _1>> warpgroups;
+      using Mma = decltype(make_tiled_mma(ExchangedOp<kOrder, kBlkM>{}, warpgroups));
+      using MmaOfBoxes = decltype(make_tiled_mma(ExchangedOp<kOrder, Loaded::A::kRows>{}, warpgroups));
+      multiply<Mma, MmaOfBoxes>(sB, sA, sC, k_tiles, smem, thread);
     } else {
       Tensor sC = make_tensor(make_smem_ptr(smem.sums), SumsLayout{});  // (BLK_M,BLK_N)
       multiply<typename Loaded::TiledMma, typename Loaded::TiledMmaOfB>(sA, sB, sC, k_tiles, smem, thread);

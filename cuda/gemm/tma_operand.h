@@ -299,15 +299,6 @@ struct TmaOperands {
   using TiledMma = decltype(make_tiled_mma(MmaOp<kConfig.tile.n / kConsumers.n>{}, Warpgroups{}));
   // Of whole boxes: makes the descriptors of B, which are TiledMma's but may lead to more columns than it reads.
   using TiledMmaOfB = decltype(make_tiled_mma(MmaOp<B::kRows / kConsumers.n>{}, Warpgroups{}));
-
-  // The same with the operands exchanged: wgmma's rows are d's columns, 64 for each of the warpgroups, which lie side
-  // by side along n, and its columns are a tile's rows.
-  template <int kRows>
-  using ExchangedOp = SM90_WGMMA_SS<kRows, Sum, ElementB, ElementA, kGmmaMajor<kMajorOfB<kOrder>>,
-                                    kGmmaMajor<kMajorOfA<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
-  using ExchangedWarpgroups = Layout<Shape<Int<kConfig.tile.n / 64>, _1, _1>>;
-  using ExchangedMma = decltype(make_tiled_mma(ExchangedOp<kConfig.tile.m>{}, ExchangedWarpgroups{}));
-  using ExchangedMmaOfA = decltype(make_tiled_mma(ExchangedOp<A::kRows>{}, ExchangedWarpgroups{}));
 };
 
 /// The stages of both operands in shared memory, as large as any order needs them.

@@ -197,14 +197,6 @@ MUTANTS = [
         sizes=(102, 130, 290),
     ),
     Mutant(
-        name="split_k_exchanged_half_of_the_columns_multiplied",
-        old="kConsumers = (kExchanged ? kBlkN : kBlkM) / 64",
-        new="kConsumers = kBlkM / 64",
-        expect="wrong",
-        row=EXCHANGED,
-        sizes=(102, 130, 290),
-    ),
-    Mutant(
         name="split_k_exchanged_boxes_beyond_the_stages",
         file="tma_operand.h",
         old="a[rows_of_boxes(kConfig.tile.m) *",
