@@ -70,8 +70,11 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
 
   // wgmma with the operands exchanged: each warpgroup has 64 of d's columns, and kColumns rows.
   template <Order kOrder, int kColumns>
-  using ExchangedOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfB<kOrder>>,
-                                    kGmmaMajor<kMajorOfA<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
+  struct Exchanged {
+    using Op = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfB<kOrder>>,
+                             kGmmaMajor<kMajorOfA<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
+    using TiledMma = decltype(make_tiled_mma(Op{}, Layout<Shape<Int<kConfig.tile.n / 64>, _1, _1>>{}));
+  };
 
   // Rows of sums lie 32 bytes apart in the banks: the pairs of eight rows that a warp writes meet no conflict, nor do
   // the reads along a row where a rank's share begins with 128 bytes. Exchanged, a warp writes eight columns of every
@@ -158,9 +161,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), Loaded::B::smem_layout());  // (BLK_N,BLK_K,PIPE)
     if constexpr (kExchanged) {
       Tensor sC = make_tensor(make_smem_ptr(smem.sums), ExchangedSums{});  // (BLK_N,BLK_M)
-      Layout<Shape<Int<kConsumers>, _1, _1>> warpgroups;
-      using Mma = decltype(make_tiled_mma(ExchangedOp<kOrder, kBlkM>{}, warpgroups));
-      using MmaOfBoxes = decltype(make_tiled_mma(ExchangedOp<kOrder, Loaded::A::kRows>{}, warpgroups));
+      using Mma = typename Exchanged<kOrder, kBlkM>::TiledMma;
+      using MmaOfBoxes = typename Exchanged<kOrder, Loaded::A::kRows>::TiledMma;
       multiply<Mma, MmaOfBoxes>(sB, sA, sC, k_tiles, smem, thread);
     } else {
       Tensor sC = make_tensor(make_smem_ptr(smem.sums), SumsLayout{});  // (BLK_M,BLK_N)

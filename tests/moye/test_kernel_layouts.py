@@ -57,6 +57,11 @@ class Row:
         return self.kernel == "sm90_transposed" or is_other
 
     @property
+    def is_exchanged(self) -> bool:
+        """Whether wgmma's rows are d's columns."""
+        return self.kernel == "sm90_split_k" and self.tile[0] % 64 > 0
+
+    @property
     def consumers(self) -> int:
         if self.is_in_turn or self.kernel == "sm90_attention_grad":
             return 2
@@ -70,7 +75,7 @@ class Row:
         if self.kernel == "sm90_weights" or self.is_transposed:
             return m, n // 2
         if self.kernel == "sm90_split_k":
-            return 64, n
+            return (m, 64) if self.is_exchanged else (64, n)
         if self.kernel.startswith("sm90_attention"):
             return 64, n
         return (64, n // 2) if m == 64 else (m // (3 if m % 192 == 0 else 2), n)
@@ -218,6 +223,16 @@ TMA_FACTS = {
     "b box": "box<typename OfOrder<{r}, Order::{order}>::B>()",
 }
 
+# Of sm90_split_k with the operands exchanged: rows of its fragments are columns of d.
+EXCHANGED = "GemmOf<{r}>::Exchanged<Order::{order}, GemmOf<{r}>::kBlkM>::TiledMma"
+TRANSPOSED_TILE = "Shape<Int<GemmOf<{r}>::kBlkN>, Int<GemmOf<{r}>::kBlkM>>{{}}"
+EXCHANGED_FACTS = TMA_FACTS | {
+    name: TMA_FACTS[name]
+    .replace("OfOrder<{r}, Order::{order}>::TiledMma", EXCHANGED)
+    .replace("tile_c<{r}>()", TRANSPOSED_TILE)
+    for name in ("thr_layout_vmnk", "tile_shape", "C_TV", "C part")
+}
+
 # Of sm90_weights, which computes the transpose: rows of its fragments are columns of a warp.
 WEIGHTS_FACTS = {name: MMA_FACTS[name] for name in MMA_FACTS if not name.startswith("C ")} | {
     "C part": "MmaOf<{r}>::partition_shape_C(Shape<Int<16 * GemmOf<{r}>::kBlocks>, Int<GemmOf<{r}>::kBlkM>>{{}})",
@@ -297,8 +312,12 @@ def attention_facts(row: Row, kernel: Any) -> dict[str, Any]:
 
 
 def tma_facts(kernel: Any) -> dict[str, Any]:
-    facts = {name: fact for name, fact in mma_facts(kernel, kernel.tile).items() if name in TMA_FACTS}
+    is_exchanged = getattr(kernel, "exchanged", False)
+    tile = kernel.tile[::-1] if is_exchanged else kernel.tile
+    facts = {name: fact for name, fact in mma_facts(kernel, tile).items() if name in TMA_FACTS}
     _, along_m, along_n, _ = kernel.mma.thr_layout_vmnk.shape  # warpgroups that share a tile
+    if is_exchanged:
+        along_m, along_n = along_n, along_m
     facts["consumers"] = kernel.consumers
     facts["consumer_tile"] = (kernel.tile[0] // along_m, kernel.tile[1] // along_n)
     for operand in kernel.operands:
@@ -386,7 +405,8 @@ def test_layouts(tmp_path: pathlib.Path):
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
             both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")
             order = "NT" if row.dtype not in ("bf16", "f16") else both[i % 2]
-            add(i, order, TMA_FACTS, tma_facts(kernels.kernel_layouts(row, order)), order=order)
+            fields = EXCHANGED_FACTS if row.is_exchanged else TMA_FACTS
+            add(i, order, fields, tma_facts(kernels.kernel_layouts(row, order)), order=order)
             continue
         for order in ("NN", "TT"):
             kernel = kernels.kernel_layouts(row, order)
