@@ -10,18 +10,43 @@
 
 namespace moye {
 
-/// How d is made of the sums. plain: they are d; words: without scales and derivatives; both in words alone. The host
-/// says so: the instructions of an epilogue for all cases are many, and a program that runs them once waits for them.
-enum class Finishing : uint8_t { plain, words, any };
+/// How d is made of the sums. plain: they are d; sum: and of c, or a residual, too; words: without scales and
+/// derivatives; pair: of two b, and nothing else is written; all of these in words alone. Each has a kernel of its own:
+/// in a program a kernel's instructions come from memory, and those of a short kernel are there sooner.
+enum class Finishing : uint8_t { plain, sum, words, pair, any };
+template <Finishing kFinishing_>
+struct FinishingConstant {
+  static constexpr Finishing kFinishing = kFinishing_;
+};
+
+/// Calls f(finishing) with `finishing` as a compile-time constant. kPairs: whether calls may have a second b.
+template <bool kPairs, class F>
+auto dispatch(Finishing finishing, F const& f) {
+  switch (finishing) {
+    case Finishing::plain:
+      return f(FinishingConstant<Finishing::plain>{});
+    case Finishing::sum:
+      return f(FinishingConstant<Finishing::sum>{});
+    case Finishing::words:
+      return f(FinishingConstant<Finishing::words>{});
+    case Finishing::pair:
+      if constexpr (kPairs) return f(FinishingConstant<Finishing::pair>{});
+      [[fallthrough]];
+    default:
+      return f(FinishingConstant<Finishing::any>{});
+  }
+}
 
 /// kSplit CTAs share the tile, and each has the sums of its part of k in its shared memory, as SumsLayout says:
 /// vectors of 16 bytes along n lie together. kThreads of each CTA add them up.
 template <class Sum, int kBlkM, int kBlkN, class SumsLayout, int kSplit, int kThreads>
 struct ClusterSums {
   static constexpr int kVector = 16 / int(sizeof(Sum));
-  // Vectors of a thread whose loads are under way together: of many threads each has few, but for large tiles of a CTA.
-  static constexpr int kTogether =
+  // Vectors of a thread whose loads are under way together: all that it has, or what there are registers for.
+  static constexpr int kVectors = ceil_div(kBlkM * kBlkN / kVector, kSplit* kThreads);
+  static constexpr int kRoom =
       kSplit == 1 && kThreads > 128 ? 8 : ceil_div(kThreads > 128 ? 8 : 16, kSplit < 4 ? 4 : kSplit);
+  static constexpr int kTogether = kVectors < kRoom ? kVectors : kRoom;
   using Words = TileEpilogue<Sum, kVector>;
 
   /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
@@ -30,11 +55,13 @@ struct ClusterSums {
   /// Host: of a call.
   static Finishing finishing(GemmArgs const& args) {
     EpilogueArgs const& epilogue = args.epilogue;
-    if (!Words::is_of_words(args) || epilogue.second_b != nullptr) return Finishing::any;
-    if (is_plain(epilogue)) return Finishing::plain;
-    return has_scales(epilogue) || epilogue.activation >= kFirstDerivative || epilogue.activation == Activation::own
-               ? Finishing::any
-               : Finishing::words;
+    bool const any_activation = epilogue.activation >= kFirstDerivative || epilogue.activation == Activation::own;
+    if (!Words::is_of_words(args) || any_activation || has_scales(epilogue)) return Finishing::any;
+    if (epilogue.second_b != nullptr) {
+      bool const is_alone = epilogue.preactivation == nullptr && epilogue.second_product == nullptr;
+      return is_alone ? Finishing::pair : Finishing::any;
+    }
+    return is_plain(epilogue) ? Finishing::plain : is_sum(epilogue) ? Finishing::sum : Finishing::words;
   }
 
   /// The tile's rows in vectors, dealt out to the ranks in one piece each; those beyond m are not counted, so that the
@@ -64,28 +91,56 @@ struct ClusterSums {
     }
   };
 
-  /// All ranks, with the sums of their parts: what there is to read beside them is on its way before the cluster meets,
-  /// then the thread's vectors are added up and stored. own: this rank's sums. kPair: half of the columns are those of
-  /// a second b.
-  template <bool kPair>
-  static MOYE_DEVICE void add_and_store(GemmArgs const& args, Finishing finishing, TileCoord const& tile, int rank,
+  /// What a thread stores, and what it needs for that beside sums. In a program the call's arguments come from memory,
+  /// as may what is added to the sums: both are asked for while the first stages are loaded.
+  template <Finishing kFinishing>
+  struct Begun {
+    static constexpr int kColumns = kFinishing == Finishing::pair ? kBlkN / 2 : kBlkN;
+    Share<kColumns> share;
+    Words words;
+    uint128_t added[kFinishing == Finishing::sum ? kTogether : 1];
+
+    MOYE_DEVICE Begun(GemmArgs const& args, TileCoord const& tile, int rank, int thread)
+        : share(args, tile, rank, thread), words(words_of(args, tile)) {}
+
+    /// c or the residual of the thread's next vectors, where there is nothing else.
+    MOYE_DEVICE void load(int first) {
+      if constexpr (kFinishing == Finishing::sum)
+        share.each(first, added, [&](int i, int row, int column) { added[i] = words.added_word(row, column); });
+    }
+
+   private:
+    static MOYE_DEVICE Words words_of(GemmArgs const& args, TileCoord const& tile) {
+      if constexpr (kFinishing == Finishing::sum) return Words::of_sum(args, tile, kBlkM, kColumns);
+      if constexpr (kFinishing == Finishing::words) return Words(args, tile, kBlkM, kColumns);
+      return Words::of_product(args, tile, kBlkM, kColumns);
+    }
+  };
+
+  /// All ranks, with the sums of their parts: the cluster meets, then the thread's vectors are added up and stored.
+  /// own: this rank's sums. kPairs: whether calls of any kind may have a second b; half of the columns are its.
+  template <Finishing kFinishing, bool kPairs>
+  static MOYE_DEVICE void add_and_store(GemmArgs const& args, Begun<kFinishing>& begun, TileCoord const& tile, int rank,
                                         Sum* own, int thread) {
-    constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN;
-    Share<kColumns> const share(args, tile, rank, thread);
-    if (!kPair && finishing == Finishing::plain) {
-      auto const words = Words::of_product(args, tile, kBlkM, kColumns);
+    auto const& share = begun.share;
+    auto const& words = begun.words;
+    if constexpr (kFinishing == Finishing::plain || kFinishing == Finishing::sum) {
       meet();
       MOYE_NO_UNROLL
       for (int first = share.begin; first < share.end; first += kTogether * kThreads) {
         Row<Sum, kVector> sums[kTogether];
         add(own, share, first, sums);
         share.each(first, sums, [&](int i, int row, int column) {
-          words.template store_plain<1>([&](int) { return sums[i]; }, row, 0, column);
+          if constexpr (kFinishing == Finishing::sum) {
+            words.store_sum(sums[i], begun.added[i], row, column);
+          } else {
+            words.template store_plain<1>([&](int) { return sums[i]; }, row, 0, column);
+          }
         });
+        begun.load(first + kTogether * kThreads);
       }
-    } else if (!kPair && finishing == Finishing::words) {
+    } else if constexpr (kFinishing == Finishing::words) {
       constexpr int kCount = ceil_div(kTogether, 2);  // c and the others take registers, too
-      Words const words(args, tile, kBlkM, kColumns);
       typename Words::template Copied<1, 16> copied[kCount];
       auto const copy_words = [&](int first) {
         share.each(first, copied, [&](int i, int row, int column) {
@@ -103,30 +158,49 @@ struct ClusterSums {
         });
         copy_words(first + kCount * kThreads);
       }
+    } else if constexpr (kFinishing == Finishing::pair) {
+      meet();
+      MOYE_NO_UNROLL
+      for (int vector = share.begin; vector < share.end; vector += kThreads) {
+        Row<Sum, kVector> sums[1], second[1];
+        add(own, share, vector, sums);
+        add(own, share, vector, second, /*column=*/begun.kColumns);
+        words.store_pair_word(sums[0], second[0], share.row(vector), share.column(vector));
+      }
     } else {
       meet();
-      with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
-          args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
-            MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-                for (int vector = share.begin; vector < share.end; vector += kThreads) {
-              Row<Sum, kVector> sums[1];
-              add(own, share, vector, sums);
-              int const row = share.row(vector), column = share.column(vector);
-              if constexpr (kPair) {
-                Row<Sum, kVector> second[1];
-                add(own, share, vector, second, /*column=*/kColumns);
-                epilogue.store_pair(sums[0].elements, second[0].elements, row, column);
-              } else {
-                epilogue.store(sums[0].elements, row, column);
-              }
-            }
-          });
+      if constexpr (kPairs) {
+        if (args.epilogue.second_b != nullptr) return store_any</*kPair=*/true>(args, tile, rank, own, thread);
+      }
+      store_any</*kPair=*/false>(args, tile, rank, own, thread);
     }
   }
 
  private:
   static MOYE_DEVICE void meet() {
     sync_cluster<kSplit>();  // all ranks' sums are there
+  }
+
+  template <bool kPair>
+  static MOYE_DEVICE void store_any(GemmArgs const& args, TileCoord const& tile, int rank, Sum* own, int thread) {
+    constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN;
+    Share<kColumns> const share(args, tile, rank, thread);
+    with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
+        args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
+          MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
+              for (int vector = share.begin; vector < share.end; vector += kThreads) {
+            Row<Sum, kVector> sums[1];
+            add(own, share, vector, sums);
+            int const row = share.row(vector), column = share.column(vector);
+            if constexpr (kPair) {
+              Row<Sum, kVector> second[1];
+              add(own, share, vector, second, /*column=*/kColumns);
+              epilogue.store_pair(sums[0].elements, second[0].elements, row, column);
+            } else {
+              epilogue.store(sums[0].elements, row, column);
+            }
+          }
+        });
   }
 
   /// sums[i] = the thread's i-th vector from `first` on, of all ranks, rank 0's first; `column` columns further on.

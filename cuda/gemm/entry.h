@@ -6,6 +6,7 @@
 // and where it is not as most are:
 //   kCompiledOrders                 bits: the orders that kernel<Order>() has; all of them
 //   prepare()                       loads what is launched beside kernel<Order>(); nothing
+//   prepare_short()                 loads kernels that are launched in its place for the simplest calls; nothing
 //   workspace_bytes(args)           0
 #pragma once
 
@@ -83,6 +84,9 @@ template <class Kernel>
 Status prepare() {
   if constexpr (requires { Kernel::prepare(); }) {
     if (Status status = Kernel::prepare(); !status.ok()) return status;
+  }
+  if constexpr (requires { Kernel::prepare_short(); }) {
+    if (Status status = Kernel::prepare_short(); !status.ok()) return status;
   }
   return for_each_order<compiled_orders<Kernel>()>([](auto order) {
     return prepare_kernel(Kernel::template kernel<decltype(order)::value>(), Kernel::kFacts.smem_bytes);

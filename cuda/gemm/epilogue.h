@@ -53,6 +53,11 @@ struct Accumulator<Dtype::s32> {
   static constexpr unsigned kOutDtypes = dtype_bits(Dtype::s32, Dtype::bf16, Dtype::f16, Dtype::f32);
 };
 
+/// Of a call where is_sum: c or the residual.
+MOYE_HOST_DEVICE constexpr EpilogueOperand const& addend(EpilogueArgs const& epilogue) {
+  return epilogue.c.data != nullptr ? epilogue.c : epilogue.residual;
+}
+
 /// What one call does to one tile of d. d's dtype is looked at where elements are loaded and stored, a uniform branch:
 /// a copy of all of it per dtype would multiply the code.
 /// kDerives: whether calls may multiply by a derivative. kScaled: whether the call has scales.
@@ -88,6 +93,15 @@ class TileEpilogue {
     int64_t d = int64_t(tile.m) * tile_m * args.d_m_stride + int64_t(tile.n) * tile_n * args.d_n_stride;
     if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
     return TileEpilogue(args, d, int(args.m) - tile.m * tile_m, int(args.n) - tile.n * tile_n);
+  }
+
+  /// The same of a call where is_sum: d and what is added.
+  static MOYE_DEVICE TileEpilogue of_sum(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n) {
+    TileEpilogue epilogue = of_product(args, tile, tile_m, tile_n);
+    EpilogueOperand const& added = addend(args.epilogue);
+    epilogue.residual_ = int64_t(tile.m) * tile_m * added.m_stride + int64_t(tile.n) * tile_n * added.n_stride;
+    if (args.batch > 1) epilogue.residual_ += matrix_offset(args, tile.batch, added.batch_strides);
+    return epilogue;
   }
 
   /// Whether every vector of d and of the operands is a word.
@@ -183,6 +197,49 @@ class TileEpilogue {
       for (int j = 0; j < kVector; ++j) z[i * kVector + j] = sums.elements[j];
     }
     write_rows<kCount>(args_.d, m, row_step, n, z);
+  }
+
+  /// Of a call where is_sum and is_of_words: what is added to a vector.
+  MOYE_DEVICE uint128_t added_word(int m, int n MOYE_LOC) const {
+    MOYE_SITE;
+    uint128_t word{};
+    if (n >= n_left_ || m >= m_left_) return word;
+    with_element<Sum>([&](auto element) {
+      using T = decltype(element);
+      auto const* const p = word_of<T>(addend(args_.epilogue), residual_, m, /*row=*/0, n);
+      reinterpret_cast<typename Row<T, kVector>::Word&>(word) = *p;
+    });
+    return word;
+  }
+  /// Stores the vector, with it.
+  MOYE_DEVICE void store_sum(Row<Sum, kVector> const& sums, uint128_t const& added, int m, int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (n >= n_left_ || m >= m_left_) return;
+    EpilogueArgs const& epilogue = args_.epilogue;
+    auto const scale = epilogue.c.data != nullptr ? static_cast<Sum>(epilogue.beta) : Sum(1);
+    Sum z[kVector];
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) z[i] = static_cast<Sum>(epilogue.alpha) * sums.elements[i];
+    with_element<Sum>([&](auto element) {
+      using T = decltype(element);
+      auto const& word = reinterpret_cast<typename Row<T, kVector>::Word const&>(added);
+      add_words<T, 1>([&](int) { return word; }, scale, z);
+    });
+    write_rows<1>(args_.d, m, /*row_step=*/0, n, z);
+  }
+
+  /// Stores a vector of two products where is_of_words and nothing but d is written.
+  MOYE_DEVICE void store_pair_word(Row<Sum, kVector> const& sums, Row<Sum, kVector> const& second, int m,
+                                   int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (n >= n_left_ || m >= m_left_) return;
+    Sum z[kVector];
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) z[i] = static_cast<Sum>(args_.epilogue.alpha) * sums.elements[i];
+    activate_all</*kRounded=*/false, /*kInTurn=*/false>(args_.epilogue.activation, z);
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) z[i] *= second.elements[i];
+    write_rows<1>(args_.d, m, /*row_step=*/0, n, z);
   }
 
   /// Finishes and stores sums[i], the sum of the tile's element (m, n + i). What lies outside d is neither read nor
@@ -433,7 +490,7 @@ class TileEpilogue {
   GemmArgs const& args_;
   int m_left_, n_left_;              // rows and columns of d from the tile's first on
   int matrix_;                       // of the batch
-  int64_t d_, c_, bias_, residual_;  // offsets of the tile's first element
+  int64_t d_, c_, bias_, residual_;  // offsets of the tile's first element; residual_ of c where is_sum
   bool whole_words_;                 // all vectors of d and of the operands are words
 };
 
@@ -446,6 +503,14 @@ constexpr bool is_plain(EpilogueArgs const& epilogue) {
   return epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
          epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
          epilogue.preactivation == nullptr && !has_scales(epilogue);
+}
+
+/// Whether d is a multiple of the product and of c, or such a one and a residual.
+constexpr bool is_sum(EpilogueArgs const& epilogue) {
+  EpilogueArgs product = epilogue;
+  product.alpha = 1;
+  product.c.data = product.residual.data = nullptr;
+  return is_plain(product) && (epilogue.c.data == nullptr) != (epilogue.residual.data == nullptr);
 }
 
 /// Calls f(epilogue) with the call's TileEpilogue of the tile. Calls with scales have code of their own, where kScales:

@@ -128,8 +128,8 @@ struct WarpgroupEpilogue {
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
   /// tile, whose extents are tile_m and tile_n. thread: in the warpgroup. landed: as load_ahead() had it, if there was
-  /// such a call.
-  template <int kTileM, int kTileN, class Accumulators, class RowOf>
+  /// such a call. kPlain: in a kernel of calls whose results are converted.
+  template <int kTileM, int kTileN, bool kPlain = false, class Accumulators, class RowOf>
   static MOYE_DEVICE void store(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
                                 Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column, int thread,
                                 uint64_t* landed = nullptr MOYE_LOC) {
@@ -138,6 +138,11 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
+    if constexpr (kPlain) {
+      Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
+      with_result<Sum>(args.d_dtype, [&](auto out) { store_boxes_of<decltype(out)>(w, tCrC, row_of_warp); });
+      return;
+    }
     if constexpr (kPairs && !kOwnActivation) {
       if (params.way == Way::pair) {
         store_pair(Warp{args, params, smem.boxes[warp], place, tile.n * (kTileN / 2), lane}, tCrC, row_of_warp);

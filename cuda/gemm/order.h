@@ -64,8 +64,8 @@ auto dispatch(Order order, F const& f) {
   }
 }
 
-/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, NN and TN, or NN or NT
-/// alone.
+/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, NN and TN, NN and NT,
+/// or NN or NT alone.
 template <unsigned kOrders, class F>
 auto dispatch(Order order, F const& f) {
   if constexpr (kOrders == kAllOrders) {
@@ -76,9 +76,11 @@ auto dispatch(Order order, F const& f) {
     return f(OrderConstant<Order::TN>{});
   } else if constexpr (kOrders == order_bits(Order::NN, Order::TN)) {
     return order == Order::NN ? f(OrderConstant<Order::NN>{}) : f(OrderConstant<Order::TN>{});
+  } else if constexpr (kOrders == order_bits(Order::NN, Order::NT)) {
+    return order == Order::NN ? f(OrderConstant<Order::NN>{}) : f(OrderConstant<Order::NT>{});
   } else {
     constexpr Order kOnly = kOrders == order_bits(Order::NN) ? Order::NN : Order::NT;
-    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN and TN, NN, or NT");
+    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN and TN, NN and NT, NN, or NT");
     return f(OrderConstant<kOnly>{});
   }
 }

@@ -40,10 +40,10 @@ struct BlockScaledParams : PersistentParams {
   BlockScales scales;
 };
 
-template <class Gemm, Order kOrder>
+template <class Gemm, Order kOrder, bool kPlain = false>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT typename Gemm::Params const params) {
-  Gemm::template run<kOrder>(args, params);
+  Gemm::template run<kOrder, kPlain>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -107,7 +107,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     alignas(8) uint64_t landed[kConsumers][4];
   };
 
-  template <Order kOrder>
+  template <Order kOrder, bool kPlain>
   static MOYE_DEVICE void run(GemmArgs const& args, Params const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -128,13 +128,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args, params, smem, thread - 128);
+      consume<kOrder, kPlain>(args, params, smem, thread - 128);
     }
     if constexpr (kCluster > 1) cluster_sync();
   }
 
   /// Three or two warpgroups; thread: among them.
-  template <Order kOrder>
+  template <Order kOrder, bool kPlain>
   static MOYE_DEVICE void consume(GemmArgs const& args, Params const& params, SharedStorage& smem, int thread) {
     int const consumer = warpgroup_id() - 1, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
     int const lane = thread % 32;
@@ -152,9 +152,10 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       // All consumers multiply this tile.
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       auto const load_ahead = [&] {
-        Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, consumer_n * kAtomN,
-                                                           thread % 128, smem.landed[consumer],
-                                                           smem.epilogue[consumer]);
+        if constexpr (!kPlain)
+          Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, consumer_n * kAtomN,
+                                                             thread % 128, smem.landed[consumer],
+                                                             smem.epilogue[consumer]);
       };
       if constexpr (kBlockScales) {
         auto const multiply_by = [&](auto of_columns) {
@@ -174,8 +175,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
 
       // Each stores its part, while the producer loads for the next tile.
-      Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
-                                             consumer_n * kAtomN, thread % 128, smem.landed[consumer]);
+      Epilogue::template store<kBlkM, kBlkN, kPlain>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
+                                                     consumer_n * kAtomN, thread % 128, smem.landed[consumer]);
     }
     Epilogue::finish(thread);
   }
@@ -239,10 +240,12 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     }
   }
 
-  template <Order kOrder>
+  /// kPlain: of calls whose results are converted, and nothing else.
+  template <Order kOrder, bool kPlain = false>
   static constexpr auto* kernel() {
-    return sm90_cooperative_kernel<Gemm, kOrder>;
+    return sm90_cooperative_kernel<Gemm, kOrder, kPlain>;
   }
+  static Status prepare_short() { return prepare_plain<Gemm>(); }
 
   static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
 

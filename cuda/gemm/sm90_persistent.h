@@ -140,6 +140,21 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   }
 }
 
+/// Whether calls whose results are converted have a kernel of their own. In a program a kernel's instructions come from
+/// memory, and those of a short kernel are there sooner.
+template <class Kernel>
+inline constexpr bool kHasPlainKernel = !kOwnActivation && requires { Kernel::template kernel<Order::NT, true>(); };
+
+template <class Kernel>
+Status prepare_plain() {
+  if constexpr (kHasPlainKernel<Kernel>) {
+    return for_each_order<compiled_orders<Kernel>()>([](auto order) {
+      return prepare_kernel(Kernel::template kernel<decltype(order)::value, true>(), Kernel::kFacts.smem_bytes);
+    });
+  }
+  return {};
+}
+
 /// Host: as many clusters as the device runs at one time, if there are that many tiles for them. Where k is split into
 /// `parts`, `sums` describes what is stored, a matrix for each part of each matrix of d; else it is `args` itself.
 /// params: what the kernel takes beside args, whose PersistentParams are filled in here.
@@ -162,7 +177,10 @@ Status launch_clusters(GemmArgs args, GemmArgs const& sums, int parts, StreamHan
                         .cluster = {kCluster, 1, 1},
                         .smem_bytes = Kernel::kFacts.smem_bytes,
                         .programmatic = true};
-    auto* const kernel = Kernel::template kernel<kOrder>();
+    auto* kernel = Kernel::template kernel<kOrder>();
+    if constexpr (kHasPlainKernel<Kernel>) {
+      if (params.store.way == StoreParams::Way::converted) kernel = Kernel::template kernel<kOrder, true>();
+    }
     int resident = 0;  // clusters
     if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;
     args.early = kLoadsEarly<kConfig> ? args.early | early_where(params.grid.tiles <= resident / 2) : 0;

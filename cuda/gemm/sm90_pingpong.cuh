@@ -36,10 +36,10 @@
 
 namespace moye {
 
-template <class Gemm, Order kOrder>
+template <class Gemm, Order kOrder, bool kPlain = false>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_pingpong_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT PersistentParams const params) {
-  Gemm::template run<kOrder>(args, params);
+  Gemm::template run<kOrder, kPlain>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -85,7 +85,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     uint64_t landed[kConsumers][4];
   };
 
-  template <Order kOrder>
+  template <Order kOrder, bool kPlain>
   static MOYE_DEVICE void run(GemmArgs const& args, PersistentParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -109,13 +109,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args, params, smem, warpgroup_id() - 1, thread % 128);
+      consume<kOrder, kPlain>(args, params, smem, warpgroup_id() - 1, thread % 128);
     }
     if constexpr (kCluster > 1) cluster_sync();
   }
 
   /// One warpgroup; thread: in it.
-  template <Order kOrder>
+  template <Order kOrder, bool kPlain>
   static MOYE_DEVICE void consume(GemmArgs const& args, PersistentParams const& params, SharedStorage& smem,
                                   int consumer, int thread) {
     int const lane = thread % 32, k_tiles = params.grid.k;
@@ -137,8 +137,9 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       warpgroup_fence_operand(tCrC);
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
       // What the epilogue reads is under way while the other consumer still multiplies.
-      Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
-                                                         smem.landed[consumer], smem.epilogue[consumer]);
+      if constexpr (!kPlain)
+        Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
+                                                           smem.landed[consumer], smem.epilogue[consumer]);
       // The other consumer has multiplied its tile: the tensor cores are this one's.
       mbarrier_wait(&smem.turn[consumer], turn);
       turn ^= 1;
@@ -165,16 +166,18 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       read += k_tiles;  // the other consumer's tile
 
       // Store the tile, while the other consumer multiplies.
-      Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0, thread,
-                                             smem.landed[consumer]);
+      Epilogue::template store<kBlkM, kBlkN, kPlain>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0,
+                                                     thread, smem.landed[consumer]);
     }
     Epilogue::finish(thread);
   }
 
-  template <Order kOrder>
+  /// kPlain: of calls whose results are converted, and nothing else.
+  template <Order kOrder, bool kPlain = false>
   static constexpr auto* kernel() {
-    return sm90_pingpong_kernel<Gemm, kOrder>;
+    return sm90_pingpong_kernel<Gemm, kOrder, kPlain>;
   }
+  static Status prepare_short() { return prepare_plain<Gemm>(); }
 
   static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
 

@@ -38,11 +38,11 @@
 
 namespace moye {
 
-template <class Gemm, Order kOrder>
+template <class Gemm, Order kOrder, Finishing kFinishing = Finishing::any>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid,
-                    MOYE_GRID_CONSTANT OperandMaps const maps, MOYE_GRID_CONSTANT Finishing const finishing) {
-  Gemm::template run<kOrder>(args, grid, maps, finishing);
+                    MOYE_GRID_CONSTANT OperandMaps const maps) {
+  Gemm::template run<kOrder, kFinishing>(args, grid, maps);
 }
 
 template <GemmConfig kConfig>
@@ -92,9 +92,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     TmaPipeline<kStages> pipeline;
   };
 
-  template <Order kOrder>
-  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps,
-                              Finishing finishing) {
+  template <Order kOrder, Finishing kFinishing>
+  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x), rank = int(block_idx().x % kSplit);
     TileCoord const tile = tile_coord(block_idx().x / kSplit, grid);
@@ -127,14 +126,12 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       sync_warp();
       sync_cluster<kSplit>();
     } else {
+      typename Sums::template Begun<kFinishing> begun(args, tile, rank, thread);
       griddepcontrol_wait();
+      begun.load(begun.share.begin);
       sync_threads();
       consume<kOrder>(k_tiles, smem, thread);
-      if (kTakesPair<kConfig> && args.epilogue.second_b != nullptr) {
-        Sums::template add_and_store<kTakesPair<kConfig>>(args, Finishing::any, tile, rank, smem.sums, thread);
-      } else {
-        Sums::template add_and_store<false>(args, finishing, tile, rank, smem.sums, thread);
-      }
+      Sums::template add_and_store<kFinishing, kTakesPair<kConfig>>(args, begun, tile, rank, smem.sums, thread);
     }
     sync_cluster<kSplit>();  // and have been read
   }
@@ -208,10 +205,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     copy(tCrC, tCsC);
   }
 
-  template <Order kOrder>
+  static constexpr unsigned kCompiledOrders = kFewRows<kConfig> ? order_bits(Order::NN, Order::NT) : kAllOrders;
+
+  template <Order kOrder, Finishing kFinishing = Finishing::any>
   static constexpr auto* kernel() {
-    return sm90_split_k_kernel<Gemm, kOrder>;
+    return sm90_split_k_kernel<Gemm, kOrder, kFinishing>;
   }
+  static Status prepare_short() { return prepare_split<Gemm, kTakesPair<kConfig>>(); }
 
   static Status launch(GemmArgs const& given, StreamHandle stream) {
     TileGrid grid;
@@ -223,13 +223,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       args.early = 0;  // of what a kernel ahead packs
       if (Status status = Packing<Element>(given).launch(&args, stream); !status.ok()) return status;
     }
-    return dispatch(order_of(args), [&](auto order) -> Status {
+    return dispatch<kCompiledOrders>(order_of(args), [&](auto order) -> Status {
       constexpr Order kOrder = decltype(order)::value;
       using Loaded = Operands<kOrder>;
       OperandMaps maps;
       Status const status =
           make_operand_maps<Loaded>(args, &maps, Loaded::A::box_of_few(args.m), Loaded::B::box_of_few(args.n));
-      return status.ok() ? launch_split<Gemm, kOrder>(args, grid, maps, stream) : status;
+      return status.ok() ? launch_split<Gemm, kOrder, kTakesPair<kConfig>>(args, grid, maps, stream) : status;
     });
   }
 
@@ -239,6 +239,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
                                          .consumer_tile = {kExchanged ? kBlkM : 64, kExchanged ? 64 : kBlkN},
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
+                                         .orders = kCompiledOrders,
                                          .any_stride = kPacks,
                                          .derives = true,
                                          .takes_pair = kTakesPair<kConfig>,

@@ -35,11 +35,11 @@ constexpr GemmConfig transposed_config(GemmConfig config) {
   return config;
 }
 
-template <class Gemm, Order kOrder>
+template <class Gemm, Order kOrder, Finishing kFinishing = Finishing::any>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_split_k_tf32_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid,
-                         MOYE_GRID_CONSTANT OperandMaps const maps, MOYE_GRID_CONSTANT Finishing const finishing) {
-  Gemm::template run<kOrder>(args, grid, maps, finishing);
+                         MOYE_GRID_CONSTANT OperandMaps const maps) {
+  Gemm::template run<kOrder, kFinishing>(args, grid, maps);
 }
 
 template <GemmConfig kConfig>
@@ -62,9 +62,8 @@ struct Gemm<kConfig> {
   using Sums = ClusterSums<float, kBlkM, kBlkN, SumsLayout, kSplit, kConsumerThreads>;
   static_assert(sizeof(float) * kBlkM * kBlkN <= sizeof(SharedStorage::operands), "sums take the place of the stages");
 
-  template <Order kOrder>
-  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps,
-                              Finishing finishing) {
+  template <Order kOrder, Finishing kFinishing>
+  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     auto* const sums = reinterpret_cast<float*>(&smem.operands);
     int const thread = int(thread_idx().x), rank = int(block_idx().x % kSplit);
@@ -99,11 +98,13 @@ struct Gemm<kConfig> {
         Products::template turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);
       cluster_sync();
     } else {
+      typename Sums::template Begun<kFinishing> begun(args, tile, rank, thread - 128);
       griddepcontrol_wait();
+      begun.load(begun.share.begin);
       sync_threads();
       warpgroup_reg_alloc<Products::template kConsumerRegisters<kOrder>>();
       consume<kOrder>(k_tiles, smem, sums, thread - 128);
-      Sums::template add_and_store<false>(args, finishing, tile, rank, sums, thread - 128);
+      Sums::template add_and_store<kFinishing, /*kPairs=*/false>(args, begun, tile, rank, sums, thread - 128);
     }
     cluster_sync();  // and have been read
   }
@@ -138,10 +139,11 @@ struct Gemm<kConfig> {
     }
   }
 
-  template <Order kOrder>
+  template <Order kOrder, Finishing kFinishing = Finishing::any>
   static constexpr auto* kernel() {
-    return sm90_split_k_tf32_kernel<Gemm, kOrder>;
+    return sm90_split_k_tf32_kernel<Gemm, kOrder, kFinishing>;
   }
+  static Status prepare_short() { return prepare_split<Gemm, /*kPairs=*/false>(); }
 
   static constexpr unsigned kCompiledOrders = Products::kCompiledOrders;
 
@@ -152,7 +154,7 @@ struct Gemm<kConfig> {
       constexpr Order kOrder = decltype(order)::value;
       OperandMaps maps;
       Status const status = make_operand_maps<typename Products::template Operands<kOrder>>(args, &maps);
-      return status.ok() ? launch_split<Gemm, kOrder>(args, grid, maps, stream) : status;
+      return status.ok() ? launch_split<Gemm, kOrder, /*kPairs=*/false>(args, grid, maps, stream) : status;
     });
   }
 

@@ -301,10 +301,15 @@ struct TmaOperands {
   using TiledMmaOfB = decltype(make_tiled_mma(MmaOp<B::kRows / kConsumers.n>{}, Warpgroups{}));
 };
 
+/// Whether a's tiles have fewer rows than a box of contiguous ones: kernels take such an a along k alone.
+template <GemmConfig kConfig>
+inline constexpr bool kFewRows = kConfig.tile.m < 64;
+
 /// The stages of both operands in shared memory, as large as any order needs them.
 template <GemmConfig kConfig>
 struct OperandStages {
-  alignas(1024) ElementOfA<kConfig.dtype> a[rows_of_boxes(kConfig.tile.m) * kConfig.tile.k * kConfig.stages];
+  static constexpr int kRowsOfA = kFewRows<kConfig> ? kConfig.tile.m : rows_of_boxes(kConfig.tile.m);
+  alignas(1024) ElementOfA<kConfig.dtype> a[kRowsOfA * kConfig.tile.k * kConfig.stages];
   alignas(1024) ElementOfB<kConfig.dtype> b[rows_of_boxes(kConfig.tile.n) * kConfig.tile.k * kConfig.stages];
 };
 

@@ -365,6 +365,29 @@ def test_rules(kernel):
     assert broken_rules(codes, rules, subset=False) == []
 
 
+# {kernel: (a row, what its simplest call's kernel has behind the order, those of others)}
+SHORT = {
+    "sm90_pingpong": ("{sm90_pingpong,bf16,f32,{128,128,64},6,{1,1},16}", "true", ()),
+    "sm90_cooperative": ("{sm90_cooperative,bf16,f32,{256,128,64},4,{1,1},16}", "true", ()),
+    "sm90_split_k": (
+        "{sm90_split_k,bf16,f32,{64,128,64},4,{1,2},16}",
+        "Finishing::plain",
+        ("Finishing::sum", "Finishing::words", "Finishing::pair"),
+    ),
+}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize("kernel", SHORT)
+def test_short_kernels(kernel):
+    """A program runs a kernel once, and waits for its instructions: the simplest call's are few."""
+    row, simplest, others = SHORT[kernel]
+    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::NN, {one}>" for one in (simplest, *others)]
+    general = f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::NN>"
+    lengths = sorted(len(code) for code in codes_without_spills(kernel, [*names, general]))
+    assert lengths[0] < lengths[-1] / (2 if kernel == "sm90_split_k" else 5)
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 def test_sums_of_parts():
     """The second kernels of sm90_parallel_split_k."""

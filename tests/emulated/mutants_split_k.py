@@ -23,6 +23,8 @@ ALL_SUMS = "    sync_cluster<kSplit>();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
 KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 LATE = "{.a = !early.a, .b = !early.b}"
+CONSUMERS_WAIT = "      griddepcontrol_wait();\n"
+ADDED = "      begun.load(begun.share.begin);\n"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
 OF_THE_TILE = "begin = rank * share + thread;"
@@ -59,8 +61,8 @@ MUTANTS = [
     Mutant(name="split_k_loads_what_is_not_there_yet", old=KERNEL_AHEAD, new="", expect=too_early("TMA load", K)),
     Mutant(
         name="split_k_stores_over_what_is_still_read",
-        old="      griddepcontrol_wait();\n      sync_threads();\n",
-        new="      sync_threads();\n",
+        old=CONSUMERS_WAIT,
+        new="",
         expect=too_early("plain store", r"\S+"),
     ),
     Mutant(
@@ -199,8 +201,8 @@ MUTANTS = [
     Mutant(
         name="split_k_exchanged_boxes_beyond_the_stages",
         file="tma_operand.h",
-        old="a[rows_of_boxes(kConfig.tile.m) *",
-        new="a[kConfig.tile.m *",
+        old="kFewRows<kConfig> ? kConfig.tile.m : rows_of_boxes(kConfig.tile.m);",
+        new="kConfig.tile.m;",
         expect=race("TMA load", K, "TMA load", K),
         row=EXCHANGED,
         order="TN",
@@ -253,17 +255,65 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_c_read_ahead_of_the_kernel_ahead",
-        old="      griddepcontrol_wait();\n      sync_threads();\n",
-        new="      sync_threads();\n",
+        old=CONSUMERS_WAIT + ADDED,
+        new=ADDED + CONSUMERS_WAIT,
         expect=too_early("plain load", r"\S+"),
         sizes=IN_WORDS,
         options=("epilogue=5",),
     ),
+    # ---- kernels of a finishing
+    Mutant(
+        name="split_k_nothing_is_added_to_the_first_vectors",
+        old=ADDED,
+        new="",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("epilogue=5",),
+    ),
+    Mutant(
+        name="split_k_what_is_added_to_the_first_vectors_is_added_to_all",
+        file=SUMS,
+        old="        begun.load(first + kTogether * kThreads);\n",
+        new="",
+        expect="wrong",
+        row="{sm90_split_k, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}",
+        sizes=(128, 128, 64),
+        options=("epilogue=5",),
+    ),
+    Mutant(
+        name="split_k_c_is_no_multiple",
+        file="epilogue.h",
+        old="epilogue.c.data != nullptr ? static_cast<Sum>(epilogue.beta) : Sum(1);",
+        new="Sum(1);",
+        expect="wrong",
+        sizes=IN_WORDS,
+        options=("epilogue=5",),
+    ),
+    Mutant(
+        name="split_k_pairs_that_are_kept_are_not_written",
+        file=SUMS,
+        old="return is_alone ? Finishing::pair : Finishing::any;",
+        new="return Finishing::pair;",
+        expect="wrong",
+        row="{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}",
+        sizes=IN_WORDS,
+        options=("pair=2",),
+    ),
+    Mutant(
+        name="split_k_the_second_product_of_a_pair_is_the_first",
+        file=SUMS,
+        old="add(own, share, vector, second, /*column=*/begun.kColumns);",
+        new="add(own, share, vector, second);",
+        expect="wrong",
+        row="{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}",
+        sizes=IN_WORDS,
+        options=("pair=1",),
+    ),
     Mutant(
         name="split_k_all_products_are_plain",
         file=SUMS,
-        old="if (is_plain(epilogue)) return Finishing::plain;",
-        new="return Finishing::plain;",
+        old="return is_plain(epilogue) ? Finishing::plain : is_sum",
+        new="return true ? Finishing::plain : is_sum",
         expect="wrong",
         sizes=IN_WORDS,
         options=("epilogue=4",),
@@ -271,15 +321,15 @@ MUTANTS = [
     Mutant(
         name="split_k_words_where_elements_lie",
         file=SUMS,
-        old="if (!Words::is_of_words(args) || epilogue.second_b != nullptr) return Finishing::any;",
-        new="if (epilogue.second_b != nullptr) return Finishing::any;",
+        old="if (!Words::is_of_words(args) || any_activation",
+        new="if (any_activation",
         expect=r"race on global memory d\+0x[0-9a-f]+",
     ),
     Mutant(
         name="split_k_derivatives_in_words",
         file=SUMS,
-        old="has_scales(epilogue) || epilogue.activation >= kFirstDerivative ||",
-        new="has_scales(epilogue) ||",
+        old="|| any_activation || has_scales(epilogue)) return",
+        new="|| has_scales(epilogue)) return",
         expect="wrong",
         sizes=IN_WORDS,
         options=("epilogue=6",),
@@ -287,8 +337,8 @@ MUTANTS = [
     Mutant(
         name="split_k_scales_left_out",
         file=SUMS,
-        old="has_scales(epilogue) || epilogue.activation >= kFirstDerivative ||",
-        new="epilogue.activation >= kFirstDerivative ||",
+        old="|| any_activation || has_scales(epilogue)) return",
+        new="|| any_activation) return",
         expect="wrong",
         sizes=IN_WORDS,
         options=("scales=1",),

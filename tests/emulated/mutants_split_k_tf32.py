@@ -28,7 +28,9 @@ ROW_OF_A_PAIR = "m = i / 2 * 8 + thread % 4 * 2 + i % 2;"
 COLUMN_OF_A_PAIR = "n = Products::first_column(thread);"
 SECOND = "tCrC(make_coord(i % 2, 1, i / 2), _0{}, _0{})}"
 PLACE = "sums + SumsLayout{}(m, n)"
-ADD = "add_and_store<false>(args, finishing, tile, rank, sums, thread - 128);"
+ADD = "Begun<kFinishing> begun(args, tile, rank, thread - 128);"
+ADDED = "      begun.load(begun.share.begin);\n"
+CONSUMERS_WAIT = "      griddepcontrol_wait();\n"
 
 MUTANTS = [
     # ---- parts of k
@@ -69,8 +71,8 @@ MUTANTS = [
     Mutant(name="split_k_tf32_loads_what_is_not_there_yet", old=KERNEL_AHEAD, new="", expect=too_early("TMA load", K)),
     Mutant(
         name="split_k_tf32_stores_over_what_is_still_read",
-        old="      griddepcontrol_wait();\n" + CONSUMERS,
-        new=CONSUMERS,
+        old=CONSUMERS_WAIT + ADDED,
+        new=ADDED,
         expect=too_early("plain store", r"\S+"),
     ),
     # ---- the ring

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jax_moye
-from tests.emulated.problems import ORDERS, UNIT, accumulation_bound
+from tests.emulated.problems import ORDERS, UNIT, accumulation_bound, skip_other_orders
 from tests.emulated.test_batches import Case
 from tests.emulated.test_epilogue import ACTIVATIONS, activate
 from tests.emulated.two_results import ONE, Call, every_schedule, make_call, out_dtypes
@@ -90,6 +90,7 @@ def test_which_configs_take_two_operands():
 @pytest.mark.parametrize("keeps", [False, True])
 def test_tiles_and_their_edges(config, order, keeps):
     """Whole tiles, cut ones, and those beside them: of k odd numbers in the orders in which rows are not k."""
+    skip_other_orders(config, order)
     (tile_m, tile_n), tile_k, step = tile_of(config), config.tile[2], step_of_n(config)
     sizes = {
         "NN": (tile_m + 13, 2 * tile_n + step, 2 * tile_k + 5),

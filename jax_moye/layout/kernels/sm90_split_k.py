@@ -10,6 +10,7 @@ import numpy as np
 from jax_moye.layout import ComposedLayout, Layout, Swizzle, checks, transactions
 from jax_moye.layout.checks import BankReport, SectorReport, SmemReport
 from jax_moye.layout.dtypes import dtype, operand_types
+from jax_moye.layout.errors import InvalidType
 from jax_moye.layout.kernels import sm90_transposed
 from jax_moye.layout.kernels.counters import bank_counts, sector_counts
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
@@ -31,7 +32,8 @@ FACTS = KernelFacts(
             (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (1, 2, 4, 8)
         }
         | {(64, 128, (1, 3)): 1.0, (128, 128, (1, 3)): 1.0, (128, 128, (1, 6)): 1.0}
-        | {(96, 192, (1, 1)): 0.66},  # three warpgroups multiply
+        | {(96, 192, (1, 1)): 0.66}  # three warpgroups multiply
+        | {(16, 64, (1, 1)): 1.0, (16, 64, (1, 2)): 1.0, (16, 128, (1, 2)): 1.0, (16, 128, (1, 4)): 1.0},
         needs_by_tile=True,
         copy_us=0.0,
         k_tile_us=0.116,
@@ -90,7 +92,8 @@ class SplitKLayouts(TmaKernelLayouts):
 
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA: stages, over which the sums are written in the end, and barriers."""
-        stages = sum(rows_of_boxes(rows) for rows in self.tile) * ROW_BYTES * self.stages
+        a, b = self.tile
+        stages = ((a if a < ROWS else rows_of_boxes(a)) + rows_of_boxes(b)) * ROW_BYTES * self.stages
         sums = self.sums_layout.cosize * dtype(self.sums).bits // 8
         return checks.smem_bytes(
             (Layout(max(stages, sums)), "uint8"), (Layout(self.barriers), "uint64"), align=1024, arch=arch
@@ -187,6 +190,9 @@ def describe(config: Any, order: str) -> SplitKLayouts | SplitKTf32Layouts:
     """The layouts of a config: nothing is multicast, since each CTA of a cluster has its own part of k."""
     if config.dtype == "tf32":
         return SplitKTf32Layouts(**vars(sm90_transposed.describe(config, order)), parts=config.cluster[1])
+    if config.tile[0] < ROWS and order[0] == "T":
+        why = f"{config.name} takes a along k alone"
+        raise InvalidType("kernel_layouts", (config.name, order), why, "NN or NT")
     one = describe_wgmma(config, order, multicasts=False, vector=4)
     exchanged = config.tile[0] % ROWS != 0
     if exchanged:
