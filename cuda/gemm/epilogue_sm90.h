@@ -34,6 +34,10 @@
 
 namespace moye {
 
+/// The ways that a kernel knows: any, one, or those that have no kernel of their own. In a program a kernel's
+/// instructions come from memory, and those of a short kernel are there sooner.
+enum class Stores : uint8_t { any, converted, activated, ahead, others };
+
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
 /// boxes: c may be d.
 constexpr bool has_room_for_gate(int registers, int sums, int columns) {
@@ -128,8 +132,8 @@ struct WarpgroupEpilogue {
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
   /// tile, whose extents are tile_m and tile_n. thread: in the warpgroup. landed: as load_ahead() had it, if there was
-  /// such a call. kPlain: in a kernel of calls whose results are converted.
-  template <int kTileM, int kTileN, bool kPlain = false, class Accumulators, class RowOf>
+  /// such a call.
+  template <int kTileM, int kTileN, Stores kStores = Stores::any, class Accumulators, class RowOf>
   static MOYE_DEVICE void store(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
                                 Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column, int thread,
                                 uint64_t* landed = nullptr MOYE_LOC) {
@@ -138,9 +142,10 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
-    if constexpr (kPlain) {
-      Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
-      with_result<Sum>(args.d_dtype, [&](auto out) { store_boxes_of<decltype(out)>(w, tCrC, row_of_warp); });
+    if constexpr (kStores == Stores::converted || kStores == Stores::activated || kStores == Stores::ahead) {
+      if (kAhead) landed += warp;
+      Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
+      store_one_way<kStores>(w, tCrC, row_of_warp);
       return;
     }
     if constexpr (kPairs && !kOwnActivation) {
@@ -157,7 +162,7 @@ struct WarpgroupEpilogue {
         return;
       }
     }
-    if (store_by_tma(w, tCrC, row_of_warp) || store_shifted(w, tCrC, row_of_warp)) return;
+    if (store_by_tma<kStores>(w, tCrC, row_of_warp) || store_shifted(w, tCrC, row_of_warp)) return;
     constexpr int kSums = decltype(size(tCrC))::value;
     with_tile_epilogue<Sum, 1, kDerives && !kOwnActivation, kScales<kSums>>(
         args, tile, kTileM, kTileN, [&](auto const& epilogue) {
@@ -212,7 +217,15 @@ struct WarpgroupEpilogue {
         return;
       }
     }
-    store_by_tma(Warp{args, params, smem.boxes[warp], place, tile_n * kTileN, lane}, tCrC, row_of_warp);
+    store_by_tma<Stores::any>(Warp{args, params, smem.boxes[warp], place, tile_n * kTileN, lane}, tCrC, row_of_warp);
+  }
+
+  /// Whether a kernel of this way alone stores all calls of the way. kSumsOfThread: all that it has of a tile.
+  template <int kSumsOfThread>
+  static constexpr bool has_kernel(Stores stores) {
+    return !kOwnActivation &&
+           (stores == Stores::converted || (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) ||
+            (stores == Stores::ahead && kAhead && kHasRoomForMore<kSumsOfThread>));
   }
 
   /// Host: whether store_group() stores the call's results, which make_params() has described. kSumsOfThread: all that
@@ -281,43 +294,46 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= (kGates || is_same<Sum, int32_t> ? 108 : 56);
 
-  /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
-  template <class Accumulators, class RowOf>
-  static MOYE_DEVICE bool store_by_tma(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    if constexpr (!kOwnActivation) {
-      if (warp.params.way == Way::converted) {
-        with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_boxes_of<decltype(out)>(warp, tCrC, row); });
-        return true;
+  /// By a way that may have a kernel of its own. row: of the warp, in the tile.
+  template <Stores kWay, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_one_way(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    if constexpr (kWay == Stores::converted) {
+      with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_boxes_of<decltype(out)>(warp, tCrC, row); });
+    } else {
+      constexpr bool kIsAhead = kWay == Stores::ahead;
+      if constexpr (kIsAhead && kMayDerive) {
+        if (warp.params.derives) return store_derived<kIsAhead>(warp, tCrC, row);
+      }
+      if (warp.args.d_dtype == Dtype::bf16) {
+        store_activated<bfloat16_t, kIsAhead>(warp, tCrC, row);
+      } else {
+        store_activated<half_t, kIsAhead>(warp, tCrC, row);
       }
     }
+  }
+
+  /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
+  /// kStores: any, or others.
+  template <Stores kStores, class Accumulators, class RowOf>
+  static MOYE_DEVICE bool store_by_tma(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
-    if constexpr (kHasRoom<kSumsOfThread>) {
-      if constexpr (kHasRoomForMore<kSumsOfThread>) {
-        if (warp.params.way == Way::activated) {
-          if (warp.args.d_dtype == Dtype::bf16) {
-            store_activated<bfloat16_t>(warp, tCrC, row);
-          } else {
-            store_activated<half_t>(warp, tCrC, row);
-          }
-          return true;
-        }
-        if constexpr (kAhead) {
-          if (warp.params.way == Way::ahead) {
-            if constexpr (kMayDerive) {
-              if (warp.params.derives) {
-                store_derived<kAhead>(warp, tCrC, row);
-                return true;
-              }
-            }
-            if (warp.args.d_dtype == Dtype::bf16) {
-              store_activated<bfloat16_t, kAhead>(warp, tCrC, row);
-            } else {
-              store_activated<half_t, kAhead>(warp, tCrC, row);
-            }
-            return true;
-          }
-        }
+    auto const is_stored = [&](auto way, Way of_call) {
+      if (warp.params.way != of_call) return false;
+      store_one_way<decltype(way)::value>(warp, tCrC, row);
+      return true;
+    };
+    if constexpr (kStores == Stores::any) {
+      if constexpr (has_kernel<kSumsOfThread>(Stores::converted)) {
+        if (is_stored(C<Stores::converted>{}, Way::converted)) return true;
       }
+      if constexpr (has_kernel<kSumsOfThread>(Stores::activated)) {
+        if (is_stored(C<Stores::activated>{}, Way::activated)) return true;
+      }
+      if constexpr (has_kernel<kSumsOfThread>(Stores::ahead)) {
+        if (is_stored(C<Stores::ahead>{}, Way::ahead)) return true;
+      }
+    }
+    if constexpr (kHasRoom<kSumsOfThread>) {
       bool const is_simple = !kHasRoomForMore<kSumsOfThread> && (warp.params.way == Way::activated);
       if (is_simple || (warp.params.way == Way::finished)) {
         if constexpr (is_same<Sum, float>) {

@@ -40,10 +40,10 @@ struct BlockScaledParams : PersistentParams {
   BlockScales scales;
 };
 
-template <class Gemm, Order kOrder, bool kPlain = false>
+template <class Gemm, Order kOrder, Stores kStores = Stores::others>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT typename Gemm::Params const params) {
-  Gemm::template run<kOrder, kPlain>(args, params);
+  Gemm::template run<kOrder, kStores>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -107,7 +107,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     alignas(8) uint64_t landed[kConsumers][4];
   };
 
-  template <Order kOrder, bool kPlain>
+  template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void run(GemmArgs const& args, Params const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -128,13 +128,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder, kPlain>(args, params, smem, thread - 128);
+      consume<kOrder, kStores>(args, params, smem, thread - 128);
     }
     if constexpr (kCluster > 1) cluster_sync();
   }
 
   /// Three or two warpgroups; thread: among them.
-  template <Order kOrder, bool kPlain>
+  template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void consume(GemmArgs const& args, Params const& params, SharedStorage& smem, int thread) {
     int const consumer = warpgroup_id() - 1, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
     int const lane = thread % 32;
@@ -152,7 +152,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       // All consumers multiply this tile.
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       auto const load_ahead = [&] {
-        if constexpr (!kPlain)
+        if constexpr (kStores == Stores::ahead || kStores == Stores::others)
           Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, consumer_n * kAtomN,
                                                              thread % 128, smem.landed[consumer],
                                                              smem.epilogue[consumer]);
@@ -175,8 +175,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
 
       // Each stores its part, while the producer loads for the next tile.
-      Epilogue::template store<kBlkM, kBlkN, kPlain>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
-                                                     consumer_n * kAtomN, thread % 128, smem.landed[consumer]);
+      Epilogue::template store<kBlkM, kBlkN, kStores>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
+                                                      consumer_n * kAtomN, thread % 128, smem.landed[consumer]);
     }
     Epilogue::finish(thread);
   }
@@ -240,12 +240,11 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     }
   }
 
-  /// kPlain: of calls whose results are converted, and nothing else.
-  template <Order kOrder, bool kPlain = false>
+  template <Order kOrder, Stores kStores = Stores::others>
   static constexpr auto* kernel() {
-    return sm90_cooperative_kernel<Gemm, kOrder, kPlain>;
+    return sm90_cooperative_kernel<Gemm, kOrder, kStores>;
   }
-  static Status prepare_short() { return prepare_plain<Gemm>(); }
+  static Status prepare_short() { return prepare_short_kernels<Gemm>(); }
 
   static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
 

@@ -140,19 +140,26 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   }
 }
 
-/// Whether calls whose results are converted have a kernel of their own. In a program a kernel's instructions come from
-/// memory, and those of a short kernel are there sooner.
-template <class Kernel>
-inline constexpr bool kHasPlainKernel = !kOwnActivation && requires { Kernel::template kernel<Order::NT, true>(); };
+/// Calls f(stores, way) with each way that has a kernel of its own, as a compile-time constant.
+template <class Kernel, class F>
+Status for_each_short_kernel(F const& f) {
+  auto const one = [&](auto stores, StoreParams::Way way) -> Status {
+    if constexpr (Kernel::Epilogue::template has_kernel<Kernel::kSums>(decltype(stores)::value)) return f(stores, way);
+    return {};
+  };
+  if (Status status = one(C<Stores::converted>{}, StoreParams::Way::converted); !status.ok()) return status;
+  if (Status status = one(C<Stores::activated>{}, StoreParams::Way::activated); !status.ok()) return status;
+  return one(C<Stores::ahead>{}, StoreParams::Way::ahead);
+}
 
 template <class Kernel>
-Status prepare_plain() {
-  if constexpr (kHasPlainKernel<Kernel>) {
-    return for_each_order<compiled_orders<Kernel>()>([](auto order) {
-      return prepare_kernel(Kernel::template kernel<decltype(order)::value, true>(), Kernel::kFacts.smem_bytes);
+Status prepare_short_kernels() {
+  return for_each_order<compiled_orders<Kernel>()>([](auto order) {
+    return for_each_short_kernel<Kernel>([&](auto stores, StoreParams::Way) {
+      auto* const kernel = Kernel::template kernel<decltype(order)::value, decltype(stores)::value>();
+      return prepare_kernel(kernel, Kernel::kFacts.smem_bytes);
     });
-  }
-  return {};
+  });
 }
 
 /// Host: as many clusters as the device runs at one time, if there are that many tiles for them. Where k is split into
@@ -178,8 +185,11 @@ Status launch_clusters(GemmArgs args, GemmArgs const& sums, int parts, StreamHan
                         .smem_bytes = Kernel::kFacts.smem_bytes,
                         .programmatic = true};
     auto* kernel = Kernel::template kernel<kOrder>();
-    if constexpr (kHasPlainKernel<Kernel>) {
-      if (params.store.way == StoreParams::Way::converted) kernel = Kernel::template kernel<kOrder, true>();
+    if constexpr (requires { Kernel::prepare_short(); }) {
+      for_each_short_kernel<Kernel>([&](auto stores, StoreParams::Way way) -> Status {
+        if (params.store.way == way) kernel = Kernel::template kernel<kOrder, decltype(stores)::value>();
+        return {};
+      });
     }
     int resident = 0;  // clusters
     if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;

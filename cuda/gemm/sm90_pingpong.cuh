@@ -36,10 +36,10 @@
 
 namespace moye {
 
-template <class Gemm, Order kOrder, bool kPlain = false>
+template <class Gemm, Order kOrder, Stores kStores = Stores::others>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_pingpong_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT PersistentParams const params) {
-  Gemm::template run<kOrder, kPlain>(args, params);
+  Gemm::template run<kOrder, kStores>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -85,7 +85,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     uint64_t landed[kConsumers][4];
   };
 
-  template <Order kOrder, bool kPlain>
+  template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void run(GemmArgs const& args, PersistentParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -109,13 +109,13 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder, kPlain>(args, params, smem, warpgroup_id() - 1, thread % 128);
+      consume<kOrder, kStores>(args, params, smem, warpgroup_id() - 1, thread % 128);
     }
     if constexpr (kCluster > 1) cluster_sync();
   }
 
   /// One warpgroup; thread: in it.
-  template <Order kOrder, bool kPlain>
+  template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void consume(GemmArgs const& args, PersistentParams const& params, SharedStorage& smem,
                                   int consumer, int thread) {
     int const lane = thread % 32, k_tiles = params.grid.k;
@@ -137,7 +137,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       warpgroup_fence_operand(tCrC);
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
       // What the epilogue reads is under way while the other consumer still multiplies.
-      if constexpr (!kPlain)
+      if constexpr (kStores == Stores::ahead || kStores == Stores::others)
         Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
                                                            smem.landed[consumer], smem.epilogue[consumer]);
       // The other consumer has multiplied its tile: the tensor cores are this one's.
@@ -166,18 +166,17 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       read += k_tiles;  // the other consumer's tile
 
       // Store the tile, while the other consumer multiplies.
-      Epilogue::template store<kBlkM, kBlkN, kPlain>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0,
-                                                     thread, smem.landed[consumer]);
+      Epilogue::template store<kBlkM, kBlkN, kStores>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0,
+                                                      thread, smem.landed[consumer]);
     }
     Epilogue::finish(thread);
   }
 
-  /// kPlain: of calls whose results are converted, and nothing else.
-  template <Order kOrder, bool kPlain = false>
+  template <Order kOrder, Stores kStores = Stores::others>
   static constexpr auto* kernel() {
-    return sm90_pingpong_kernel<Gemm, kOrder, kPlain>;
+    return sm90_pingpong_kernel<Gemm, kOrder, kStores>;
   }
-  static Status prepare_short() { return prepare_plain<Gemm>(); }
+  static Status prepare_short() { return prepare_short_kernels<Gemm>(); }
 
   static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
 

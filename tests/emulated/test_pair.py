@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jax_moye
-from tests.emulated.problems import ORDERS, UNIT, accumulation_bound, skip_other_orders
+from tests.emulated.problems import ORDERS, UNIT, accumulation_bound, order_for, skip_other_orders
 from tests.emulated.test_batches import Case
 from tests.emulated.test_epilogue import ACTIVATIONS, activate
 from tests.emulated.two_results import ONE, Call, every_schedule, make_call, out_dtypes
@@ -117,7 +117,7 @@ BATCHES = [
 def test_batches(config, case):
     """The two share strides, whatever these are; two tiles along m of each matrix."""
     turn = BATCHES.index(case)
-    pair = make(config, (config.tile[0] + 3, 24, 40), ORDERS[turn % 4], case, keeps=turn % 2 == 0)
+    pair = make(config, (config.tile[0] + 3, 24, 40), order_for(config, ORDERS[turn % 4]), case, keeps=turn % 2 == 0)
     check_integers(config, pair, activation="relu", multiprocessors=1 + turn % 3)
 
 
@@ -137,7 +137,7 @@ def test_nothing_outside_is_read_or_written(config, flush):
     step = step_of_n(config)
     for index, (m, n, k) in enumerate([(1, step, 1), (9, 3 * step, 8), (2, 8 * step, 33)]):
         for keeps in (False, True):
-            pair = make(config, (m, n, k), ORDERS[(2 * index + keeps) % 4], keeps=keeps)
+            pair = make(config, (m, n, k), order_for(config, ORDERS[(2 * index + keeps) % 4]), keeps=keeps)
             check_integers(config, pair, activation="relu", flush=flush)
 
 
@@ -168,7 +168,9 @@ def test_columns_of_any_number():
     configs = [config for config in CONFIGS if step_of_n(config) == 1]
     assert configs
     for config, n, keeps in itertools.product(configs, (1, 2, 63, 64, 65, 68, 130), (False, True)):
-        check_integers(config, make(config, (5, n, 9), ORDERS[n % 4], keeps=keeps), activation="relu")
+        check_integers(
+            config, make(config, (5, n, 9), order_for(config, ORDERS[n % 4]), keeps=keeps), activation="relu"
+        )
 
 
 def test_a_transposed_d_of_threads():
@@ -207,7 +209,14 @@ def test_activations(config, activation):
     alpha, out = (-0.375, out_dtypes(config)[ACTIVATIONS.index(activation) % len(out_dtypes(config))])
     tile_m, tile_n = tile_of(config)
     sizes = tile_m + 3, tile_n + 8, config.tile[2] + 3
-    pair = make(config, sizes, ORDERS[ACTIVATIONS.index(activation) % 4], out_dtype=out, keeps=True, integers=False)
+    pair = make(
+        config,
+        sizes,
+        order_for(config, ORDERS[ACTIVATIONS.index(activation) % 4]),
+        out_dtype=out,
+        keeps=True,
+        integers=False,
+    )
     report = pair.run(config, alpha=alpha, activation=activation)
     assert report["ok"], report["message"]
     z, second = pair.products()

@@ -403,7 +403,7 @@ def test_layouts(tmp_path: pathlib.Path):
                 add(i, order, TRANSPOSED_FACTS, facts, order=order)
             continue
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
-            both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")
+            both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT") if row.tile[0] >= 64 else ("NN", "NT")
             order = "NT" if row.dtype not in ("bf16", "f16") else both[i % 2]
             fields = EXCHANGED_FACTS if row.is_exchanged else TMA_FACTS
             add(i, order, fields, tma_facts(kernels.kernel_layouts(row, order)), order=order)

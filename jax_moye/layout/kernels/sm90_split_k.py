@@ -81,6 +81,11 @@ class SplitKLayouts(TmaKernelLayouts):
         return WARPGROUP * self.consumers + 32
 
     @property
+    def atoms(self) -> int:
+        """As in TmaKernelLayouts; exchanged, one for each 64 columns of d."""
+        return self.consumers if self.exchanged else super().atoms
+
+    @property
     def _pitch(self) -> int:
         """Sums from one row to the next."""
         return self.tile[1] + (4 if self.exchanged else 8)
