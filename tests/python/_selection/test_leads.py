@@ -61,8 +61,8 @@ def test_more_is_asked_where_xla_computes_a_product_in_a_fusion(shape, us, share
     alone = wins_by(us, problem)
     assert wins_by(us, problem, is_fused=True) == pytest.approx(alone + share, abs=1e-3)
     entry = entry_of(explained(*SHAPE, implementation="moye"))
-    times = {"us": {entry.config: us}, "xla_us": {"x": us * (alone + share / 2)}}
-    entry = dataclasses.replace(entry, problem=problem, **times)
+    times = {"us": {"one": us}, "xla_us": {"x": us * (alone + share / 2)}}
+    entry = dataclasses.replace(entry, config="one", problem=problem, **times)
     assert entry.is_won_by_ours("x")
     assert dataclasses.replace(entry, fused=("x",)).is_won_by_ours("x") == (share == 0)
     assert dataclasses.replace(entry, fused=("another signature",)).is_won_by_ours("x")
@@ -73,7 +73,8 @@ def test_more_is_asked_where_xla_adds_up_parts_of_k(us, more):
     """Which it does in a program in one kernel with what stands behind the product."""
     assert wins_by(us, is_parted=True) == pytest.approx(wins_by(us) + more)
     entry, lead = entry_of(explained(*SHAPE, implementation="moye")), wins_by(us) + more / 2
-    entry = dataclasses.replace(entry, us={entry.config: us}, xla_us={"x": us * lead}, lead={"x": lead})
+    times = {"us": {"one": us}, "xla_us": {"x": us * lead}, "lead": {"x": lead}}
+    entry = dataclasses.replace(entry, config="one", **times)
     assert entry.is_won_by_ours("x")
     assert not dataclasses.replace(entry, parted=("x",)).is_won_by_ours("x")
     assert dataclasses.replace(entry, parted=("another signature",)).is_won_by_ours("x")
@@ -128,8 +129,8 @@ def test_more_is_asked_where_xla_sums_columns_in_the_kernel_behind_the_product(u
     assert wins_by(us, problem, is_summed=True) == pytest.approx(wins_by(us, problem) + more)
     assert more == pytest.approx(6.55 / us, abs=1e-3)
     entry, least = entry_of(explained(*SHAPE, implementation="moye")), wins_by(us, problem, has_arrays=True)
-    times = {"us": {entry.config: us}, "xla_us": {"x": us * (least + more / 2)}}
-    entry = dataclasses.replace(entry, problem=problem, variant="d_silu c", **times)
+    times = {"us": {"one": us}, "xla_us": {"x": us * (least + more / 2)}}
+    entry = dataclasses.replace(entry, config="one", problem=problem, variant="d_silu c", **times)
     assert entry.is_won_by_ours("x")
     assert not dataclasses.replace(entry, variant="d_silu c summed").is_won_by_ours("x")
 
