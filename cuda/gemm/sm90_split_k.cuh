@@ -126,7 +126,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       sync_warp();
       sync_cluster<kSplit>();
     } else {
-      typename Sums::template Begun<kFinishing> begun(args, tile, rank, thread);
+      auto begun = typename Sums::template Begun<kFinishing>(args, tile, rank, thread);
       griddepcontrol_wait();
       begun.load(begun.share.begin);
       sync_threads();

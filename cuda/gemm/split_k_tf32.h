@@ -98,7 +98,7 @@ struct Gemm<kConfig> {
         Products::template turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);
       cluster_sync();
     } else {
-      typename Sums::template Begun<kFinishing> begun(args, tile, rank, thread - 128);
+      auto begun = typename Sums::template Begun<kFinishing>(args, tile, rank, thread - 128);
       griddepcontrol_wait();
       begun.load(begun.share.begin);
       sync_threads();

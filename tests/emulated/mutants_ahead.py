@@ -209,8 +209,8 @@ MUTANTS = [
     Mutant(
         name="ahead_derivative_is_an_addition_of_c",
         file=E,
-        old="              if (warp.params.derives) {",
-        new="              if (warp.params.derives && warp.params.alpha == 0) {",
+        old="if (warp.params.derives) return",
+        new="if (warp.params.derives && warp.params.alpha == 0) return",
         options=DERIVATIVE_AT_D,
     ),
     Mutant(

@@ -75,6 +75,10 @@ PINGPONG_RELEASE = "        if (k_tile > 0) smem.pipeline.consumer_release(last,
 # Of boxes of sums as they are: those that are finished say warp.lane.
 PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
 BEHIND_THE_FENCE = "        sync_warp();\n        if constexpr (kScatters) {\n          if (scatter<"
+ONE_WAY = (
+    "smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};\n"
+    "      store_one_way<kStores>(w, tCrC, row_of_warp);"
+)
 
 MUTANTS = [
     # ---- phases
@@ -372,8 +376,8 @@ MUTANTS = [
         "sm90_one_staging_for_all_warps",
         COOPERATIVE,
         E,
-        "Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};",
-        "Warp const w{args, params, smem.boxes[0], place, tile.n * kTileN + column, lane};",
+        ONE_WAY,
+        ONE_WAY.replace("[warp]", "[0]"),
         race("stmatrix", C, "(TMA store|stmatrix)", C),
         options=TMA_STORE,
     ),

@@ -28,7 +28,7 @@ ROW_OF_A_PAIR = "m = i / 2 * 8 + thread % 4 * 2 + i % 2;"
 COLUMN_OF_A_PAIR = "n = Products::first_column(thread);"
 SECOND = "tCrC(make_coord(i % 2, 1, i / 2), _0{}, _0{})}"
 PLACE = "sums + SumsLayout{}(m, n)"
-ADD = "Begun<kFinishing> begun(args, tile, rank, thread - 128);"
+ADD = "Begun<kFinishing>(args, tile, rank, thread - 128);"
 ADDED = "      begun.load(begun.share.begin);\n"
 CONSUMERS_WAIT = "      griddepcontrol_wait();\n"
 
