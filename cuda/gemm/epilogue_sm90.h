@@ -174,12 +174,12 @@ struct WarpgroupEpilogue {
   /// Once for each tile, before its main loop or in it, all of a warpgroup: starts what is read ahead, if the call
   /// reads so. column, row: as those of store(). landed: of the warpgroup's first warp; the others' follow.
   /// kSumsOfThread: all that it has of a tile.
-  template <int kTileM, int kTileN, int kSumsOfThread, class RowOf>
+  template <int kTileM, int kTileN, int kSumsOfThread, Stores kStores, class RowOf>
   static MOYE_DEVICE void load_ahead(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
                                      RowOf const& row, int column, int thread, uint64_t* landed,
                                      SharedStorage& smem MOYE_LOC) {
     MOYE_SITE;
-    if constexpr (kAhead) {
+    if constexpr (kAhead && kStores == Stores::ahead) {
       if (params.way != Way::ahead) return;
       MOYE_COMPUTED_HERE("+r", thread);  // as in store()
       if (thread % 32 != 0) return;
@@ -225,7 +225,7 @@ struct WarpgroupEpilogue {
   static constexpr bool has_kernel(Stores stores) {
     return !kOwnActivation &&
            (stores == Stores::converted || (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) ||
-            (stores == Stores::ahead && kAhead && kHasRoomForMore<kSumsOfThread>));
+            (stores == Stores::ahead && kAhead));
   }
 
   /// Host: whether store_group() stores the call's results, which make_params() has described. kSumsOfThread: all that

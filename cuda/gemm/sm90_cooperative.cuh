@@ -152,10 +152,9 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       // All consumers multiply this tile.
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       auto const load_ahead = [&] {
-        if constexpr (kStores == Stores::ahead || kStores == Stores::others)
-          Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, consumer_n * kAtomN,
-                                                             thread % 128, smem.landed[consumer],
-                                                             smem.epilogue[consumer]);
+        Epilogue::template load_ahead<kBlkM, kBlkN, kSums, kStores>(args, params.store, tile, row, consumer_n * kAtomN,
+                                                                    thread % 128, smem.landed[consumer],
+                                                                    smem.epilogue[consumer]);
       };
       if constexpr (kBlockScales) {
         auto const multiply_by = [&](auto of_columns) {

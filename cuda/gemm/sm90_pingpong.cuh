@@ -137,9 +137,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       warpgroup_fence_operand(tCrC);
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
       // What the epilogue reads is under way while the other consumer still multiplies.
-      if constexpr (kStores == Stores::ahead || kStores == Stores::others)
-        Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
-                                                           smem.landed[consumer], smem.epilogue[consumer]);
+      Epilogue::template load_ahead<kBlkM, kBlkN, kSums, kStores>(args, params.store, tile, row, 0, thread,
+                                                                  smem.landed[consumer], smem.epilogue[consumer]);
       // The other consumer has multiplied its tile: the tensor cores are this one's.
       mbarrier_wait(&smem.turn[consumer], turn);
       turn ^= 1;
