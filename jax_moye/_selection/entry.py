@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jax_moye._selection.attention_key import AttentionKey, is_attention, parse_attention
+from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.leads import wins_by
 from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem
 
@@ -72,8 +73,8 @@ class Entry:
         words = {word.partition("[")[0] for word in self.variant.split()}
         has_arrays = isinstance(self.problem, GemmProblem) and not _ARRAYS.isdisjoint(words)
         of_xla = {"is_fused": of in self.fused, "is_parted": of in self.parted, "is_summed": SUMMED in words}
-        least = wins_by(ours, self.problem, **of_xla, has_arrays=has_arrays, config=self.config)
-        return self.lead.get(of, xla / ours) >= least
+        of_ours = {"has_arrays": has_arrays, "is_pair": SECOND_B in words, "config": self.config}
+        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, **of_xla, **of_ours)
 
     def nearest(self, of: str) -> str:
         """The signature whose times say most of a product: its own, else one with other operands written for XLA.

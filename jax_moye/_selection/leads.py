@@ -26,8 +26,8 @@ _PARTS_US, _MOST_OF_PARTS = 1.5, 0.15
 # In a program a kernel's instructions are cold: other kernels ran since. Ours and XLA's lose some 2 us by it alike, and
 # ours as much again where an epilogue reads or writes an array beside the result: its loop is long (section 47).
 _COLD_US, _MOST_COLD = 3.0, 0.08
-# Kernels whose simplest calls have kernels of their own, of few instructions: in a program they take what they take in
-# a race, and none of these three is asked of them (section 54).
+# These have kernels of few instructions for most calls, which take in a program what they take in a race. Where they
+# take in a residual, c or a gate, kernels that XLA launches are gone, and nothing more is asked (section 54).
 _SHORT = ("sm90_cooperative_", "sm90_parallel_split_k_", "sm90_pingpong_", "sm90_split_k_")
 # TF32 products of fewer multiply-adds, of fewer rows or columns, or with a shorter k take XLA a few microseconds, often
 # in a fusion: of 132 that were raced none was won, nor one of five others whose time is predicted to be so many times
@@ -42,6 +42,7 @@ def wins_by(
     is_parted: bool = False,
     is_summed: bool = False,
     has_arrays: bool = False,
+    is_pair: bool = False,
     config: str = "",
 ) -> float:
     """How many times ours XLA's measured time must be at least for a product to be ours.
@@ -53,15 +54,16 @@ def wins_by(
       is_parted: another kernel of XLA's added up parts of k behind it.
       is_summed: XLA sums the result's columns in the kernel behind the product, and behind ours in one more.
       has_arrays: its epilogue reads c or a residual, or writes a pre-activation.
+      is_pair: it multiplies two products, a layer with a gate.
       config: the name of ours; "" where XLA computes something by itself.
     """
-    is_short = config.startswith(_SHORT)
-    least = _WINS_BY + (0.0 if is_short else min(_CALL_US / ours_us, _MOST))
-    if is_parted and not is_short:
+    is_free = config.startswith(_SHORT) and (has_arrays or is_pair)
+    least = _WINS_BY + (0.0 if is_free else min(_CALL_US / ours_us, _MOST))
+    if is_parted:
         least += min(_PARTS_US / ours_us, _MOST_OF_PARTS)
     if is_summed and isinstance(problem, GemmProblem):
         least += elementwise_us(problem.result_bytes) / ours_us
-    if has_arrays and not is_short:
+    if has_arrays and not is_free:
         least += min(_COLD_US / ours_us, _MOST_COLD)
     if is_fused and isinstance(problem, GemmProblem):
         share = 2 * problem.result_bytes / _BYTES_PER_US / ours_us

@@ -107,17 +107,21 @@ def test_more_is_asked_of_epilogues_with_arrays(us, more, variant, has_arrays):
 
 @pytest.mark.parametrize("us", [5.0, 50.0])
 @pytest.mark.parametrize("kernel", ["sm90_split_k", "sm90_pingpong", "sm90_cooperative", "sm90_parallel_split_k"])
-def test_no_more_is_asked_of_kernels_that_are_short(us, kernel):
-    """Cold instructions cost them nothing: neither for launches nor for arrays, nor for parts of XLA's."""
-    asked = {"is_parted": True, "has_arrays": True}
-    assert wins_by(us, **asked, config=f"{kernel}_bf16_128x128x64_s5_a16") == 1.02
-    assert wins_by(us, **asked, config="sm90_sliced_k_bf16_16x32x64_s9_a16") == wins_by(us, **asked) > 1.02
+def test_no_more_is_asked_of_short_kernels_that_take_in_others(us, kernel):
+    """Cold instructions cost them nothing, and kernels of XLA's are gone."""
+    config, other = f"{kernel}_bf16_128x128x64_s5_a16", "sm90_sliced_k_bf16_16x32x64_s9_a16"
+    for asked in ({"has_arrays": True}, {"is_pair": True}):
+        assert wins_by(us, **asked, config=config) == 1.02
+        assert wins_by(us, **asked, config=other) == wins_by(us, **asked) > 1.02
+    assert wins_by(us, config=config) == wins_by(us)
     strides = {"a_strides": [0, 512, 1], "b_strides": [0, 512, 1], "d_strides": [0, 512, 1]}
     dtypes = {"dtype": "bf16", "out_dtype": "bf16", "accumulator": "f32", "swapped": False, "epilogue": True}
-    raw = {"problem": {"batch": 1, "m": 512, "n": 512, "k": 512, **strides, **dtypes}, "variant": "none residual"}
-    raw |= {"row": "", "xla_us": {"a": us * 1.021}, "host_bound": False, "date": "2026-01-01"}
-    for config, is_won in ((f"{kernel}_bf16", True), ("sm80_multistage_bf16", False)):
-        assert parse_entry({**raw, "config": config, "us": {config: us}}).is_won_by_ours("a") == is_won
+    raw = {"problem": {"batch": 1, "m": 512, "n": 512, "k": 512, **strides, **dtypes}, "date": "2026-01-01"}
+    raw |= {"row": "", "xla_us": {"a": us * 1.021}, "host_bound": False}
+    for variant in ("none residual", "c", "silu second_b", "gelu_tanh bias"):
+        for name in (config, other):
+            entry = parse_entry({**raw, "variant": variant, "config": name, "us": {name: us}})
+            assert entry.is_won_by_ours("a") == (name == config and variant != "gelu_tanh bias")
 
 
 @pytest.mark.parametrize("us", [20.0, 200.0])
