@@ -73,8 +73,9 @@ class Entry:
         words = {word.partition("[")[0] for word in self.variant.split()}
         has_arrays = isinstance(self.problem, GemmProblem) and not _ARRAYS.isdisjoint(words)
         of_xla = {"is_fused": of in self.fused, "is_parted": of in self.parted, "is_summed": SUMMED in words}
-        of_ours = {"has_arrays": has_arrays, "is_pair": SECOND_B in words, "config": self.config}
-        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, **of_xla, **of_ours)
+        is_pair = SECOND_B in words
+        least = wins_by(ours, self.problem, **of_xla, has_arrays=has_arrays, is_pair=is_pair, config=self.config)
+        return self.lead.get(of, xla / ours) >= least
 
     def nearest(self, of: str) -> str:
         """The signature whose times say most of a product: its own, else one with other operands written for XLA.
