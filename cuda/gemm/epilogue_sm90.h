@@ -222,7 +222,7 @@ struct WarpgroupEpilogue {
 
   /// Whether a kernel of this way alone stores all calls of the way. kSumsOfThread: all that it has of a tile.
   template <int kSumsOfThread>
-  static constexpr bool has_kernel(Stores stores) {
+  static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
     return !kOwnActivation &&
            (stores == Stores::converted || (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) ||
             (stores == Stores::ahead && kAhead));
