@@ -369,8 +369,12 @@ def test_rules(kernel):
 
 # {kernel: (a row, what its simplest call's kernel has behind the order, those of others)}
 SHORT = {
-    "sm90_pingpong": ("{sm90_pingpong,bf16,f32,{128,128,64},6,{1,1},16}", "true", ()),
-    "sm90_cooperative": ("{sm90_cooperative,bf16,f32,{256,128,64},4,{1,1},16}", "true", ()),
+    "sm90_pingpong": ("{sm90_pingpong,bf16,f32,{128,128,64},6,{1,1},16}", "Stores::converted", ("Stores::activated",)),
+    "sm90_cooperative": (
+        "{sm90_cooperative,bf16,f32,{256,128,64},4,{1,1},16}",
+        "Stores::converted",
+        ("Stores::activated",),
+    ),
     "sm90_split_k": (
         "{sm90_split_k,bf16,f32,{64,128,64},4,{1,2},16}",
         "Finishing::plain",
