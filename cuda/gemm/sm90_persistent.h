@@ -187,7 +187,9 @@ Status launch_clusters(GemmArgs args, GemmArgs const& sums, int parts, StreamHan
     auto* kernel = Kernel::template kernel<kOrder>();
     if constexpr (requires { Kernel::prepare_short(); }) {
       for_each_short_kernel<Kernel>([&](auto stores, StoreParams::Way way) -> Status {
-        if (params.store.way == way) kernel = Kernel::template kernel<kOrder, decltype(stores)::value>();
+        // A function of a user's is in one kernel that was compiled with it.
+        bool const is_own = sums.epilogue.activation == Activation::own;
+        if (params.store.way == way && !is_own) kernel = Kernel::template kernel<kOrder, decltype(stores)::value>();
         return {};
       });
     }
