@@ -14,26 +14,22 @@ namespace moye {
 /// derivatives; pair: of two b, and nothing else is written; all of these in words alone. Each has a kernel of its own:
 /// in a program a kernel's instructions come from memory, and those of a short kernel are there sooner.
 enum class Finishing : uint8_t { plain, sum, words, pair, any };
-template <Finishing kFinishing_>
-struct FinishingConstant {
-  static constexpr Finishing kFinishing = kFinishing_;
-};
 
 /// Calls f(finishing) with `finishing` as a compile-time constant. kPairs: whether calls may have a second b.
 template <bool kPairs, class F>
 auto dispatch(Finishing finishing, F const& f) {
   switch (finishing) {
     case Finishing::plain:
-      return f(FinishingConstant<Finishing::plain>{});
+      return f(C<Finishing::plain>{});
     case Finishing::sum:
-      return f(FinishingConstant<Finishing::sum>{});
+      return f(C<Finishing::sum>{});
     case Finishing::words:
-      return f(FinishingConstant<Finishing::words>{});
+      return f(C<Finishing::words>{});
     case Finishing::pair:
-      if constexpr (kPairs) return f(FinishingConstant<Finishing::pair>{});
+      if constexpr (kPairs) return f(C<Finishing::pair>{});
       [[fallthrough]];
     default:
-      return f(FinishingConstant<Finishing::any>{});
+      return f(C<Finishing::any>{});
   }
 }
 
@@ -43,7 +39,8 @@ template <class Sum, int kBlkM, int kBlkN, class SumsLayout, int kSplit, int kTh
 struct ClusterSums {
   static constexpr int kVector = 16 / int(sizeof(Sum));
   // Vectors of a thread whose loads are under way together: all that it has, or what there are registers for.
-  static constexpr int kVectors = ceil_div(kBlkM * kBlkN / kVector, kSplit* kThreads);
+  static constexpr int kAllThreads = kSplit * kThreads;
+  static constexpr int kVectors = ceil_div(kBlkM * kBlkN / kVector, kAllThreads);
   static constexpr int kRoom =
       kSplit == 1 && kThreads > 128 ? 8 : ceil_div(kThreads > 128 ? 8 : 16, kSplit < 4 ? 4 : kSplit);
   static constexpr int kTogether = kVectors < kRoom ? kVectors : kRoom;

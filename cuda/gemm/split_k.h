@@ -66,7 +66,7 @@ Status prepare_split() {
   return for_each_order<compiled_orders<Gemm>()>([](auto order) -> Status {
     for (Finishing const one : {Finishing::plain, Finishing::sum, Finishing::words, Finishing::pair}) {
       Status const status = dispatch<kPairs>(one, [](auto finishing) {
-        auto* const kernel = Gemm::template kernel<decltype(order)::value, decltype(finishing)::kFinishing>();
+        auto* const kernel = Gemm::template kernel<decltype(order)::value, decltype(finishing)::value>();
         return prepare_kernel(kernel, Gemm::kFacts.smem_bytes);
       });
       if (!status.ok()) return status;
@@ -84,7 +84,7 @@ Status launch_split(GemmArgs const& args, TileGrid const& grid, OperandMaps cons
                             .smem_bytes = Gemm::kFacts.smem_bytes,
                             .programmatic = true};
   return dispatch<kPairs>(Gemm::Sums::finishing(args), [&](auto finishing) {
-    auto* const kernel = Gemm::template kernel<kOrder, decltype(finishing)::kFinishing>();
+    auto* const kernel = Gemm::template kernel<kOrder, decltype(finishing)::value>();
     return launch_kernel(kernel, config, stream, args, grid, maps);
   });
 }
