@@ -4,6 +4,7 @@
 // with a multiplier make of that gemm/epilogue_sm90.h alone says.
 //   TileEpilogue   what is done to neighbours along n of one tile: load c, bias, residual, compute, convert, store
 //   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
+// Over 600 lines: its ways share how a vector is read, finished and written.
 #pragma once
 
 #include "gemm/activation.h"

@@ -16,6 +16,7 @@
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
 // Each warp has 16 rows of every atom and a staging of its own (gemm/epilogue_staging.h): no warp waits for another
 // one.
+// Over 600 lines: its ways share a warp's boxes, and the host's choice among them stands beside them.
 #pragma once
 
 #include "gemm/epilogue.h"

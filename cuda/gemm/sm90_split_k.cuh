@@ -1,6 +1,6 @@
 // sm90_split_k: D = A * B^T on wgmma, where tiles of D are fewer than multiprocessors and k is long: the CTAs of a
 // cluster share one tile of D, multiply a part of k each, and add up their sums through distributed shared memory.
-//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order (TF32: split_k_tf32.h); batch: outermost tile index
+//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order, in tiles below 64 rows A along k; TF32: split_k_tf32.h
 //   alignment          16 bytes; rows of one element's pack first what TMA cannot read where it is (gemm/pack.h)
 //   cluster            {1, S} in the table: rank r of S has the k-tiles from k * r / S to k * (r + 1) / S, maybe none;
 //                      rows with S = 1 are for two CTAs of few stages on a multiprocessor, which have more loads in

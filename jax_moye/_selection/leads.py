@@ -26,8 +26,8 @@ _PARTS_US, _MOST_OF_PARTS = 1.5, 0.15
 # In a program a kernel's instructions are cold: other kernels ran since. Ours and XLA's lose some 2 us by it alike, and
 # ours as much again where an epilogue reads or writes an array beside the result: its loop is long (section 47).
 _COLD_US, _MOST_COLD = 3.0, 0.08
-# These have kernels of few instructions for most calls, which take in a program what they take in a race. Where they
-# take in a residual, c or a gate, kernels that XLA launches are gone, and nothing more is asked (section 54).
+# These have kernels of few instructions for the simplest calls, whose cold instructions cost less. Where they take in a
+# residual, c or a gate, kernels that XLA launches are gone: neither of these two is asked (section 54).
 _SHORT = ("sm90_cooperative_", "sm90_parallel_split_k_", "sm90_pingpong_", "sm90_split_k_")
 # TF32 products of fewer multiply-adds, of fewer rows or columns, or with a shorter k take XLA a few microseconds, often
 # in a fusion: of 132 that were raced none was won, nor one of five others whose time is predicted to be so many times

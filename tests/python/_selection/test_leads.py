@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import pytest
 from python.measured import SHAPE, entry_of, explained
 
+from jax_moye._selection import leads
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.entry import parse_entry
 from jax_moye._selection.leads import is_lost, wins_by
@@ -108,7 +110,7 @@ def test_more_is_asked_of_epilogues_with_arrays(us, more, variant, has_arrays):
 @pytest.mark.parametrize("us", [5.0, 50.0])
 @pytest.mark.parametrize("kernel", ["sm90_split_k", "sm90_pingpong", "sm90_cooperative", "sm90_parallel_split_k"])
 def test_no_more_is_asked_of_short_kernels_that_take_in_others(us, kernel):
-    """Cold instructions cost them nothing, and kernels of XLA's are gone."""
+    """Cold instructions cost them less, and kernels of XLA's are gone."""
     config, other = f"{kernel}_bf16_128x128x64_s5_a16", "sm90_sliced_k_bf16_16x32x64_s9_a16"
     for asked in ({"has_arrays": True}, {"is_pair": True}):
         assert wins_by(us, **asked, config=config) == 1.02
@@ -122,6 +124,15 @@ def test_no_more_is_asked_of_short_kernels_that_take_in_others(us, kernel):
         for name in (config, other):
             entry = parse_entry({**raw, "variant": variant, "config": name, "us": {name: us}})
             assert entry.is_won_by_ours("a") == (name == config and variant != "gelu_tanh bias")
+
+
+def test_short_are_the_kernels_that_say_so():
+    """cuda/gemm has them; sm90_parallel_split_k is sm90_cooperative's."""
+    sources = pathlib.Path(__file__).parents[3] / "cuda" / "gemm"
+    if not sources.is_dir():
+        pytest.skip("no sources beside the tests")
+    short = {path.stem for path in sources.glob("*.cuh") if "prepare_short()" in path.read_text()}
+    assert {f"{name}_" for name in short | {"sm90_parallel_split_k"}} == set(leads._SHORT)
 
 
 @pytest.mark.parametrize("us", [20.0, 200.0])
