@@ -390,8 +390,11 @@ def test_short_kernels(kernel):
     row, simplest, others = SHORT[kernel]
     names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::NN, {one}>" for one in (simplest, *others)]
     general = f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::NN>"
-    lengths = sorted(len(code) for code in codes_without_spills(kernel, [*names, general]))
-    assert lengths[0] < lengths[-1] / (2 if kernel == "sm90_split_k" else 5)
+    codes, splits_k = [*codes_without_spills(kernel, [*names, general])], kernel == "sm90_split_k"
+    for code in codes:
+        check_code(code, tma_stores=not splits_k, deals_registers=not splits_k)
+    lengths = sorted(map(len, codes))
+    assert lengths[0] < lengths[-1] / (2 if splits_k else 5)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
