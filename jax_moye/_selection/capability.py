@@ -49,6 +49,14 @@ def why_not_built(config: GemmConfig, platform: str) -> str | None:
     return None if built is None or config.name in built else "it is not in this build for CUDA"
 
 
+@functools.cache
+def has_short_kernels(name: str) -> bool:
+    """Whether a config, which this build need not have, is of a kernel with short ones for the simplest calls."""
+    from jax_moye.layout.kernels import kernel_names
+
+    return any(name.startswith(f"{kernel}_") and facts_of(kernel).has_short for kernel in kernel_names())
+
+
 @dataclasses.dataclass(frozen=True)
 class LoweringTarget:
     """What a program is lowered for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jax_moye._selection.attention_key import AttentionKey
+from jax_moye._selection.capability import has_short_kernels
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.problem import GemmProblem
 
@@ -25,10 +26,9 @@ _OF_GRADIENT = 0.1
 _PARTS_US, _MOST_OF_PARTS = 1.5, 0.15
 # In a program a kernel's instructions are cold: other kernels ran since. Ours and XLA's lose some 2 us by it alike, and
 # ours as much again where an epilogue reads or writes an array beside the result: its loop is long (section 47).
+# Those of short kernels cost less. Where they take in a residual, c or a gate, kernels that XLA launches are gone:
+# neither this nor _CALL_US is asked (section 54).
 _COLD_US, _MOST_COLD = 3.0, 0.08
-# These have kernels of few instructions for the simplest calls, whose cold instructions cost less. Where they take in a
-# residual, c or a gate, kernels that XLA launches are gone: neither of these two is asked (section 54).
-_SHORT = ("sm90_cooperative_", "sm90_parallel_split_k_", "sm90_pingpong_", "sm90_split_k_")
 # TF32 products of fewer multiply-adds, of fewer rows or columns, or with a shorter k take XLA a few microseconds, often
 # in a fusion: of 132 that were raced none was won, nor one of five others whose time is predicted to be so many times
 # XLA's (section 47).
@@ -57,7 +57,7 @@ def wins_by(
       is_pair: it multiplies two products, a layer with a gate.
       config: the name of ours; "" where XLA computes something by itself.
     """
-    is_free = config.startswith(_SHORT) and (has_arrays or is_pair)
+    is_free = (has_arrays or is_pair) and has_short_kernels(config)
     least = _WINS_BY + (0.0 if is_free else min(_CALL_US / ours_us, _MOST))
     if is_parted:
         least += min(_PARTS_US / ours_us, _MOST_OF_PARTS)

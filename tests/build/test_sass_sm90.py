@@ -479,7 +479,7 @@ def test_operands_read_ahead(row, orders):
     table = (ROOT / "cuda/gemm/configs.h").read_text()
     assert row in {re.sub(r"\s+", "", found) for found, *_ in ROW.findall(table)}
     kernel = re.search(r"\w+", row)[0]
-    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for order in orders]
+    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}, Stores::ahead>" for order in orders]
     for code in codes_without_spills(kernel, names):
         check_code(code)
         assert [opcode for _, _, opcode, _ in code if opcode.startswith("LDSM")]

@@ -20,6 +20,7 @@ FACTS = KernelFacts(
     idea="one warpgroup's epilogue under the other's math",
     promotes_float8=True,
     pads=True,
+    has_short=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={  # as those of sm90_cooperative

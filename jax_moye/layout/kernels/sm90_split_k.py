@@ -26,6 +26,7 @@ FACTS = KernelFacts(
     splits_k=True,
     promotes_float8=True,
     pads=True,
+    has_short=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={

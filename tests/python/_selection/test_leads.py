@@ -8,11 +8,11 @@ import pathlib
 import pytest
 from python.measured import SHAPE, entry_of, explained
 
-from jax_moye._selection import leads
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.entry import parse_entry
 from jax_moye._selection.leads import is_lost, wins_by
 from jax_moye._selection.problem import GemmProblem
+from jax_moye.layout.kernels import kernel_facts, kernel_names
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_short_are_the_kernels_that_say_so():
     if not sources.is_dir():
         pytest.skip("no sources beside the tests")
     short = {path.stem for path in sources.glob("*.cuh") if "prepare_short()" in path.read_text()}
-    assert {f"{name}_" for name in short | {"sm90_parallel_split_k"}} == set(leads._SHORT)
+    assert short | {"sm90_parallel_split_k"} == {name for name in kernel_names() if kernel_facts(name).has_short}
 
 
 @pytest.mark.parametrize("us", [20.0, 200.0])
