@@ -3,35 +3,13 @@
 
 #include "gemm/config.h"
 #include "gemm/epilogue.h"
+#include "gemm/finishing.h"
 #include "moye/arch/builtin.h"
 #include "moye/arch/cluster.h"
 #include "moye/layout.h"
 #include "moye/pipeline.h"
 
 namespace moye {
-
-/// How d is made of the sums. plain: they are d; sum: and of c, or a residual, too; words: without scales and
-/// derivatives; pair: of two b, and nothing else is written; all of these in words alone. Each has a kernel of its own:
-/// in a program a kernel's instructions come from memory, and those of a short kernel are there sooner.
-enum class Finishing : uint8_t { plain, sum, words, pair, any };
-
-/// Calls f(finishing) with `finishing` as a compile-time constant. kPairs: whether calls may have a second b.
-template <bool kPairs, class F>
-auto dispatch(Finishing finishing, F const& f) {
-  switch (finishing) {
-    case Finishing::plain:
-      return f(C<Finishing::plain>{});
-    case Finishing::sum:
-      return f(C<Finishing::sum>{});
-    case Finishing::words:
-      return f(C<Finishing::words>{});
-    case Finishing::pair:
-      if constexpr (kPairs) return f(C<Finishing::pair>{});
-      [[fallthrough]];
-    default:
-      return f(C<Finishing::any>{});
-  }
-}
 
 /// kSplit CTAs share the tile, and each has the sums of its part of k in its shared memory, as SumsLayout says:
 /// vectors of 16 bytes along n lie together. kThreads of each CTA add them up.

@@ -17,6 +17,7 @@
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/finishing.h"
 #include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
@@ -42,15 +43,13 @@ namespace moye {
 struct SlicedParams {
   BatchSizes tiles;  // matrices of d, tiles along n, tiles along m
   int k_tiles;
-  bool is_of_words;  // d is in words of four elements, and so is what is added, which is copied; nothing is scaled
-  bool is_plain;     // d is the product: nothing is copied
-  int copies_at;     // where the copies lie, in bytes of shared memory
+  int copies_at;  // of words: where the copies lie, in bytes of shared memory
 };
 
-template <class Gemm, Order kOrder>
+template <class Gemm, Order kOrder, Finishing kFinishing = Finishing::any>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_sliced_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT SlicedParams const params) {
-  Gemm::template run<kOrder>(args, params);
+  Gemm::template run<kOrder, kFinishing>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -107,7 +106,7 @@ struct Gemm<kConfig> {
     return view;
   }
 
-  template <Order kOrder>
+  template <Order kOrder, Finishing kFinishing>
   static MOYE_DEVICE void run(GemmArgs const& args, SlicedParams const& params) {
     constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
@@ -172,8 +171,9 @@ struct Gemm<kConfig> {
     int const m = row_of(thread), n = thread % kVectorsN * kVectorOut;
     bool const has_vectors = kVectors >= kThreads || thread < kVectors;
     Copies& copies = reinterpret_cast<Copies*>(smem_base() + params.copies_at)[thread];
-    if (params.is_of_words && !params.is_plain && has_vectors)
-      Epilogue(args, tile, kBlkM, kBlkN).copy_rows(copies, CopyWord{}, m, kRowStep, n);
+    if constexpr (kFinishing == Finishing::words) {
+      if (has_vectors) Epilogue(args, tile, kBlkM, kBlkN).copy_rows(copies, CopyWord{}, m, kRowStep, n);
+    }
     if ((args.early & kEarlyNextAtOnce) != 0) griddepcontrol_launch_dependents();
 
     TiledMma tiled_mma;
@@ -206,24 +206,28 @@ struct Gemm<kConfig> {
     copy(tCrC, thr_mma.partition_C(sC(_, _, slice)));           // (MMA,MMA_M,MMA_N)
 
     sync_threads();  // the sums of all slices are there
-    if (params.is_of_words) {
+    if constexpr (kFinishing != Finishing::any) {
       if (!has_vectors) return;
       int64_t d = int64_t(tile.m) * kBlkM * args.d_m_stride + int64_t(tile.n) * kBlkN;
       if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
       Epilogue const epilogue(args, d, m_left, n_left);
       auto const sums_of = [&](int i) { return added_up(sC, m + i * kRowStep, n); };
-      if (params.is_plain) return epilogue.template store_plain<kOwned>(sums_of, m, kRowStep, n);
-      cp_async_wait_group<0>();  // the thread's copies are there
-      return epilogue.store_copied(sums_of, copies, m, kRowStep, n);
+      if constexpr (kFinishing == Finishing::plain) {
+        epilogue.template store_plain<kOwned>(sums_of, m, kRowStep, n);
+      } else {
+        cp_async_wait_group<0>();  // the thread's copies are there
+        epilogue.store_copied(sums_of, copies, m, kRowStep, n);
+      }
+    } else {
+      with_tile_epilogue<float, kVectorOut, /*kDerives=*/false, /*kScales=*/true>(
+          args, tile, kBlkM, kBlkN, [&](auto const& epilogue) {
+            MOYE_NO_UNROLL
+            for (int vector = thread; vector < kVectors; vector += kThreads) {
+              int const m = row_of(vector), n = vector % kVectorsN * kVectorOut;
+              epilogue.template store_rows<1>([&](int) { return added_up(sC, m, n); }, m, 0, n);
+            }
+          });
     }
-    with_tile_epilogue<float, kVectorOut, /*kDerives=*/false, /*kScales=*/true>(
-        args, tile, kBlkM, kBlkN, [&](auto const& epilogue) {
-          MOYE_NO_UNROLL
-          for (int vector = thread; vector < kVectors; vector += kThreads) {
-            int const m = row_of(vector), n = vector % kVectorsN * kVectorOut;
-            epilogue.template store_rows<1>([&](int) { return added_up(sC, m, n); }, m, 0, n);
-          }
-        });
   }
 
  private:
@@ -270,10 +274,13 @@ struct Gemm<kConfig> {
   }
 
  public:
-  template <Order kOrder>
+  template <Order kOrder, Finishing kFinishing = Finishing::any>
   static constexpr auto* kernel() {
-    return sm90_sliced_k_kernel<Gemm, kOrder>;
+    return sm90_sliced_k_kernel<Gemm, kOrder, kFinishing>;
   }
+  // Of words: what is added is in words of four elements, as d is, and is copied; nothing is scaled.
+  using Short = Finishings<Finishing::plain, Finishing::words>;
+  static Status prepare_short() { return Short::template prepare<Gemm>(); }
 
   /// Whether there is a stage whose group the copies join, and one in whose place they lie, and the rest of the
   /// epilogue is TileEpilogue's without scales.
@@ -288,28 +295,30 @@ struct Gemm<kConfig> {
     if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
     int const of_stages = grid.k < kStages ? grid.k * int(sizeof(Stage)) : kFacts.smem_bytes;
     int const least = of_stages > kSumsBytes ? of_stages : kSumsBytes;
-    bool const is_product = is_plain(args.epilogue);
-    SlicedParams const params{.tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
-                              .k_tiles = grid.k,
-                              .is_of_words = Epilogue::is_of_words(args) && (is_product || can_copy(args, grid.k)),
-                              .is_plain = is_product,
-                              .copies_at = least};
-    int const used = params.is_of_words && !is_product ? least + kCopiesBytes : least;
+    Finishing const finishing = !Epilogue::is_of_words(args) ? Finishing::any
+                                : is_plain(args.epilogue)    ? Finishing::plain
+                                : can_copy(args, grid.k)     ? Finishing::words
+                                                             : Finishing::any;
+    SlicedParams const params{
+        .tiles = make_batch_sizes(int(args.batch), grid.n, grid.m), .k_tiles = grid.k, .copies_at = least};
+    int const used = finishing == Finishing::words ? least + kCopiesBytes : least;
     LaunchConfig const config{.grid = {unsigned(grid.tiles)},
                               .block = {unsigned(kThreads)},
                               // More than a kernel has by default is allowed once, as much as it ever needs.
                               .smem_bytes = used <= kDefaultSmemBytes ? used : kFacts.smem_bytes,
                               .programmatic = true};
-    return dispatch(order_of(args), [&](auto order) -> Status {
-      auto* const kernel = Gemm::kernel<decltype(order)::value>();
-      if (early_operands() != 0) {
-        int multiprocessors = 0, resident = 0;
-        if (Status status = device_multiprocessors(stream, &multiprocessors); !status.ok()) return status;
-        Status const status = max_active_blocks(kernel, kThreads, kFacts.smem_bytes, stream, &resident);
-        if (!status.ok()) return status;
-        args.early = early_where(grid.tiles <= int64_t(multiprocessors) * resident / 2);
-      }
-      return launch_kernel(kernel, config, stream, args, params);
+    return dispatch(order_of(args), [&](auto order) {
+      return Short::dispatch(finishing, [&](auto of_kernel) -> Status {
+        auto* const kernel = Gemm::kernel<decltype(order)::value, decltype(of_kernel)::value>();
+        if (early_operands() != 0) {
+          int multiprocessors = 0, resident = 0;
+          if (Status status = device_multiprocessors(stream, &multiprocessors); !status.ok()) return status;
+          Status const status = max_active_blocks(kernel, kThreads, kFacts.smem_bytes, stream, &resident);
+          if (!status.ok()) return status;
+          args.early = early_where(grid.tiles <= int64_t(multiprocessors) * resident / 2);
+        }
+        return launch_kernel(kernel, config, stream, args, params);
+      });
     });
   }
 

@@ -17,6 +17,7 @@
 #include "gemm/cluster_sums.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
+#include "gemm/finishing.h"
 #include "gemm/order.h"
 #include "gemm/pack.h"
 #include "gemm/split_k.h"
@@ -211,7 +212,14 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
   static constexpr auto* kernel() {
     return sm90_split_k_kernel<Gemm, kOrder, kFinishing>;
   }
-  static Status prepare_short() { return prepare_split<Gemm, kTakesPair<kConfig>>(); }
+  static constexpr auto short_kernels() {
+    if constexpr (kTakesPair<kConfig>)
+      return Finishings<Finishing::plain, Finishing::sum, Finishing::words, Finishing::pair>{};
+    else
+      return Finishings<Finishing::plain, Finishing::sum, Finishing::words>{};
+  }
+  using Short = decltype(short_kernels());
+  static Status prepare_short() { return Short::template prepare<Gemm>(); }
 
   static Status launch(GemmArgs const& given, StreamHandle stream) {
     TileGrid grid;
@@ -229,7 +237,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       OperandMaps maps;
       Status const status =
           make_operand_maps<Loaded>(args, &maps, Loaded::A::box_of_few(args.m), Loaded::B::box_of_few(args.n));
-      return status.ok() ? launch_split<Gemm, kOrder, kTakesPair<kConfig>>(args, grid, maps, stream) : status;
+      return status.ok() ? launch_split<Gemm, kOrder>(args, grid, maps, stream) : status;
     });
   }
 

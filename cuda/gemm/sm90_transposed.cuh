@@ -15,6 +15,7 @@
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/epilogue_sm90.h"
 #include "gemm/order.h"
 #include "gemm/sm90_persistent.h"
 #include "gemm/tile_scheduler.h"
@@ -35,14 +36,12 @@ namespace moye {
 
 struct TransposedParams : PersistentParams {
   GemmArgs stored;  // of d, or of the sums of k's parts, a matrix for each part of each matrix of d
-  bool is_simple;   // d = activation(alpha * product + bias of its column), in words of two elements
-  bool is_plain;    // it is the product alone
 };
 
-template <class Gemm, Order kOrder>
+template <class Gemm, Order kOrder, Stores kStores = Stores::others>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_transposed_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TransposedParams const params) {
-  Gemm::template run<kOrder>(args, params);
+  Gemm::template run<kOrder, kStores>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -89,12 +88,28 @@ struct Gemm<kConfig> {
     alignas(8) uint64_t turned[kStages];
   };
 
-  /// What launch_clusters asks for: d is stored without a map.
+  static constexpr int kSums = kBlkM / 2;  // of a thread
+
+  /// What launch_clusters asks for. d is stored without a map, in words of two elements: the product alone, or
+  /// activation(alpha * product + bias of its column); or element by element, whatever is finished.
   struct Epilogue {
-    static Status make_params(StoreParams*, GemmArgs const&) { return {}; }
+    static Status make_params(StoreParams* params, GemmArgs const& stored) {
+      EpilogueArgs const& epilogue = stored.epilogue;
+      bool const is_simple = TileEpilogue<float, kVector>::is_of_words(stored) && epilogue.c.data == nullptr &&
+                             epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
+                             (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
+      using Way = StoreParams::Way;
+      params->way = !is_simple ? Way::elements : is_plain(epilogue) ? Way::converted : Way::activated;
+      return {};
+    }
+
+    template <int kSumsOfThread>
+    static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
+      return !kOwnActivation && (stores == Stores::converted || stores == Stores::activated);
+    }
   };
 
-  template <Order kOrder>
+  template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void run(GemmArgs const& args, TransposedParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -116,7 +131,7 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters<kOrder>>();
-      consume<kOrder>(args, params, smem, thread - 128);
+      consume<kOrder, kStores>(args, params, smem, thread - 128);
     }
   }
 
@@ -159,7 +174,7 @@ struct Gemm<kConfig> {
   }
 
   /// Two warpgroups; thread: among them.
-  template <Order kOrder>
+  template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void consume(GemmArgs const& args, TransposedParams const& params, SharedStorage& smem,
                                   int thread) {
     Tensor tCrC = partition_fragment_C(TiledMma{}, Shape<Int<kBlkN>, Int<kBlkM>>{});  // (MMA,MMA_N,MMA_M)
@@ -168,9 +183,15 @@ struct Gemm<kConfig> {
     for (TileCoord const tile : TileScheduler<1, 1>(params.grid)) {
       multiply(params.grid.k, read, tCrC);
       // While the producer loads for the next tile.
-      if (params.is_simple) {
-        store_simple(args, params, tile, tCrC, thread);
+      if constexpr (Epilogue::template has_kernel<kSums>(kStores)) {
+        store_simple<kStores>(args, params, tile, tCrC, thread);
       } else {
+        if constexpr (kOwnActivation) {  // a function of a user's is in one kernel, whatever the call has beside it
+          if (params.store.way == StoreParams::Way::activated) {
+            store_simple<Stores::activated>(args, params, tile, tCrC, thread);
+            continue;
+          }
+        }
         store(args, tile, tCrC, thread);
       }
     }
@@ -283,10 +304,10 @@ struct Gemm<kConfig> {
   }
 
   /// The same of sums that are finished where they are.
-  template <class Sums>
+  template <Stores kStores, class Sums>
   static MOYE_DEVICE void store_simple(GemmArgs const& args, TransposedParams const& params, TileCoord const& tile,
                                        Sums& tCrC, int thread) {
-    if (!params.is_plain) finish(args, tile, tCrC, thread);
+    if constexpr (kStores == Stores::activated) finish(args, tile, tCrC, thread);
     GemmArgs const& stored = params.stored;
     if (stored.d_dtype == Dtype::f32) {
       store_words<float>(stored, tile, tCrC, thread);
@@ -312,8 +333,7 @@ struct Gemm<kConfig> {
         bias = loaded<half_t>(epilogue.bias.data, at);
       }
     }
-    constexpr int kSums = decltype(size(tCrC))::value;
-    static_assert(kSums == kBlkM / 2);
+    static_assert(decltype(size(tCrC))::value == kSums);
     float z[kSums];
     auto const alpha = static_cast<float>(epilogue.alpha);
     MOYE_UNROLL
@@ -362,23 +382,19 @@ struct Gemm<kConfig> {
     return row;
   }
 
-  template <Order kOrder>
+  template <Order kOrder, Stores kStores = Stores::others>
   static constexpr auto* kernel() {
-    return sm90_transposed_kernel<Gemm, kOrder>;
+    return sm90_transposed_kernel<Gemm, kOrder, kStores>;
   }
+  static Status prepare_short() { return prepare_short_kernels<Gemm>(); }
 
   // Beside warps that turn A, threads have no registers for 128 sums each.
   static constexpr unsigned kCompiledOrders = kBlkM <= 128 ? order_bits(Order::NN, Order::TN) : order_bits(Order::NN);
 
   /// Of a call that stores what `stored` says.
   static TransposedParams make_params(GemmArgs const& stored) {
-    EpilogueArgs const& epilogue = stored.epilogue;
     TransposedParams params = {};
     params.stored = stored;
-    params.is_simple = TileEpilogue<float, kVector>::is_of_words(stored) && epilogue.c.data == nullptr &&
-                       epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
-                       (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
-    params.is_plain = is_plain(epilogue);
     return params;
   }
 

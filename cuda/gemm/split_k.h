@@ -4,7 +4,7 @@
 
 #include "gemm/cluster_sums.h"
 #include "gemm/config.h"
-#include "gemm/entry.h"
+#include "gemm/finishing.h"
 #include "gemm/order.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
@@ -60,30 +60,15 @@ Status make_split_grid(TileMNK tile, GemmArgs const& args, TileGrid* grid) {
   return {};
 }
 
-/// The kernels of such a Gemm, but that of any finishing.
-template <class Gemm, bool kPairs>
-Status prepare_split() {
-  return for_each_order<compiled_orders<Gemm>()>([](auto order) -> Status {
-    for (Finishing const one : {Finishing::plain, Finishing::sum, Finishing::words, Finishing::pair}) {
-      Status const status = dispatch<kPairs>(one, [](auto finishing) {
-        auto* const kernel = Gemm::template kernel<decltype(order)::value, decltype(finishing)::value>();
-        return prepare_kernel(kernel, Gemm::kFacts.smem_bytes);
-      });
-      if (!status.ok()) return status;
-    }
-    return {};
-  });
-}
-
-/// A cluster for each tile. kPairs: whether calls may have a second b.
-template <class Gemm, Order kOrder, bool kPairs>
+/// A cluster for each tile.
+template <class Gemm, Order kOrder>
 Status launch_split(GemmArgs const& args, TileGrid const& grid, OperandMaps const& maps, StreamHandle stream) {
   LaunchConfig const config{.grid = {unsigned(grid.tiles) * Gemm::kSplit},
                             .block = {Gemm::kThreads},
                             .cluster = {Gemm::kSplit, 1, 1},
                             .smem_bytes = Gemm::kFacts.smem_bytes,
                             .programmatic = true};
-  return dispatch<kPairs>(Gemm::Sums::finishing(args), [&](auto finishing) {
+  return Gemm::Short::dispatch(Gemm::Sums::finishing(args), [&](auto finishing) {
     auto* const kernel = Gemm::template kernel<kOrder, decltype(finishing)::value>();
     return launch_kernel(kernel, config, stream, args, grid, maps);
   });

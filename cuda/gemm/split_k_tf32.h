@@ -11,6 +11,7 @@
 #include "gemm/cluster_sums.h"
 #include "gemm/config.h"
 #include "gemm/epilogue.h"
+#include "gemm/finishing.h"
 #include "gemm/order.h"
 #include "gemm/sm90_transposed.cuh"
 #include "gemm/split_k.h"
@@ -143,7 +144,8 @@ struct Gemm<kConfig> {
   static constexpr auto* kernel() {
     return sm90_split_k_tf32_kernel<Gemm, kOrder, kFinishing>;
   }
-  static Status prepare_short() { return prepare_split<Gemm, /*kPairs=*/false>(); }
+  using Short = Finishings<Finishing::plain, Finishing::sum, Finishing::words>;
+  static Status prepare_short() { return Short::template prepare<Gemm>(); }
 
   static constexpr unsigned kCompiledOrders = Products::kCompiledOrders;
 
@@ -154,7 +156,7 @@ struct Gemm<kConfig> {
       constexpr Order kOrder = decltype(order)::value;
       OperandMaps maps;
       Status const status = make_operand_maps<typename Products::template Operands<kOrder>>(args, &maps);
-      return status.ok() ? launch_split<Gemm, kOrder, /*kPairs=*/false>(args, grid, maps, stream) : status;
+      return status.ok() ? launch_split<Gemm, kOrder>(args, grid, maps, stream) : status;
     });
   }
 

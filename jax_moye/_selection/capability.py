@@ -50,11 +50,11 @@ def why_not_built(config: GemmConfig, platform: str) -> str | None:
 
 
 @functools.cache
-def has_short_kernels(name: str) -> bool:
-    """Whether a config, which this build need not have, is of a kernel with short ones for the simplest calls."""
+def takes_in_shortly(name: str) -> bool:
+    """Whether a config, which this build need not have, takes in c, a residual or a gate in a kernel of its own."""
     from jax_moye.layout.kernels import kernel_names
 
-    return any(name.startswith(f"{kernel}_") and facts_of(kernel).has_short for kernel in kernel_names())
+    return any(name.startswith(f"{kernel}_") and facts_of(kernel).takes_in_shortly for kernel in kernel_names())
 
 
 @dataclasses.dataclass(frozen=True)

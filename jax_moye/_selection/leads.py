@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jax_moye._selection.attention_key import AttentionKey
-from jax_moye._selection.capability import has_short_kernels
+from jax_moye._selection.capability import takes_in_shortly
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.problem import GemmProblem
 
@@ -57,7 +57,7 @@ def wins_by(
       is_pair: it multiplies two products, a layer with a gate.
       config: the name of ours; "" where XLA computes something by itself.
     """
-    is_free = (has_arrays or is_pair) and has_short_kernels(config)
+    is_free = (has_arrays or is_pair) and takes_in_shortly(config)
     least = _WINS_BY + (0.0 if is_free else min(_CALL_US / ours_us, _MOST))
     if is_parted:
         least += min(_PARTS_US / ours_us, _MOST_OF_PARTS)

@@ -143,3 +143,20 @@ def test_a_row_of_each_kind_is_compiled():
     for kernel in ROWS:
         assert max(row[4] for row in here if row[1] == kernel) == max(row[4] for row in table() if row[1] == kernel)
         assert len({order for _, order in ROWS[kernel]}) == min(len(ROWS[kernel]), len(ORDERS))
+
+
+@pytest.mark.skipif(check_sass.find_tool("nvcc") is None, reason="no nvcc")
+def test_tiny_products_have_short_kernels():
+    """A program runs a kernel once, and waits for its instructions: those of plain products are few."""
+    if reason := check_sass.unavailable():
+        pytest.skip(reason)
+    row = "{sm90_sliced_k,bf16,f32,{16,32,64},9,{1,1},16}"
+    assert row in {of_table for of_table, *_ in table()}
+    names = [
+        f"sm90_sliced_k_kernel<Gemm<GemmConfig{row}>, Order::NN, Finishing::{one}>" for one in ("plain", "words", "any")
+    ]
+    found = compile_names(["sm90_sliced_k"], names, ["-gencode=arch=compute_90a,code=sm_90a"])
+    rules = [rule for rule in RULES if rule["kernel"] == "sm90_sliced_k_kernel"]
+    assert check_sass.broken_rules(found, rules) == []
+    plain, words, general = sorted(sum(counts.values()) for counts in found.values())
+    assert plain < words / 1.5 and words < general / 2

@@ -380,6 +380,11 @@ SHORT = {
         "Finishing::plain",
         ("Finishing::sum", "Finishing::words", "Finishing::pair"),
     ),
+    "sm90_transposed": (
+        "{sm90_transposed,tf32,f32,{128,128,32},6,{1,1},16}",
+        "Stores::converted",
+        ("Stores::activated",),
+    ),
 }
 
 

@@ -24,8 +24,9 @@ COPIES = """    // The thread's vectors of d, and what is added to them. The cop
     int const m = row_of(thread), n = thread % kVectorsN * kVectorOut;
     bool const has_vectors = kVectors >= kThreads || thread < kVectors;
     Copies& copies = reinterpret_cast<Copies*>(smem_base() + params.copies_at)[thread];
-    if (params.is_of_words && !params.is_plain && has_vectors)
-      Epilogue(args, tile, kBlkM, kBlkN).copy_rows(copies, CopyWord{}, m, kRowStep, n);
+    if constexpr (kFinishing == Finishing::words) {
+      if (has_vectors) Epilogue(args, tile, kBlkM, kBlkN).copy_rows(copies, CopyWord{}, m, kRowStep, n);
+    }
 """
 ACTIVATED = """    if (is_same<Operands, InMemory> || epilogue.activation != Activation::none)
       activate_all</*kRounded=*/false, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
@@ -88,8 +89,8 @@ MUTANTS = [
         "sliced_k_every_call_is_plain",
         ROW,
         S,
-        "bool const is_product = is_plain(args.epilogue);",
-        "bool const is_product = true;",
+        ": is_plain(args.epilogue)    ? Finishing::plain",
+        ": true ? Finishing::plain",
         "wrong",
         sizes=SHORT,
         options=("epilogue=2",),
@@ -98,8 +99,8 @@ MUTANTS = [
         "sliced_k_words_that_are_none",
         ROW,
         S,
-        "Epilogue::is_of_words(args) && (is_product",
-        "(is_product",
+        "!Epilogue::is_of_words(args) ? Finishing::any",
+        "false ? Finishing::any",
         r"plain store of 16 bytes by .* at sm90_sliced_k\.cuh:\d+: the address 0x[0-9a-f]+ is not a multiple of 8",
         sizes=(24, 39, 64),
         order="NT",
@@ -148,7 +149,7 @@ MUTANTS = [
     ),
     Short(
         name="sliced_k_copies_not_waited_for",
-        old="      cp_async_wait_group<0>();  // the thread's copies are there\n",
+        old="        cp_async_wait_group<0>();  // the thread's copies are there\n",
         new="",
         expect=r"race on shared memory .*: plain load \(read\) .* is not ordered after cp\.async",
     ),

@@ -259,8 +259,8 @@ MUTANTS = [
     ),
     Short(
         name="transposed_every_call_is_plain",
-        old="params.is_plain = is_plain(epilogue);",
-        new="params.is_plain = true;",
+        old="is_plain(epilogue) ? Way::converted",
+        new="true ? Way::converted",
         expect="wrong",
         options=FINISHED,
     ),

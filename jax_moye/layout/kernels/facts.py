@@ -82,7 +82,8 @@ class KernelFacts(NamedTuple):
         and are added up in f32.
       is_of_gradients: of attention, it computes the gradients.
       pads: XLA pads the lines of operands for it that TMA cannot read (_primitives/padding.py).
-      has_short: the simplest calls have kernels of their own, whose few instructions are there sooner in a program.
+      takes_in_shortly: calls that take in c, a residual or a gate have kernels of their own, whose few instructions
+        were measured to be there sooner in a program.
       symmetric: b^T a^T has the bits of (a b)^T: what is multiplied does not depend on which operand is a.
       missing: the file that would say all this; "" where there is one.
     """
@@ -96,7 +97,7 @@ class KernelFacts(NamedTuple):
     promotes_float8: bool = False
     is_of_gradients: bool = False
     pads: bool = False
-    has_short: bool = False
+    takes_in_shortly: bool = False
     symmetric: bool = True
     missing: str = ""
 

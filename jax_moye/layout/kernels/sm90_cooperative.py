@@ -22,7 +22,7 @@ FACTS = KernelFacts(
     idea="TMA, mbarriers, wgmma",
     promotes_float8=True,
     pads=True,
-    has_short=True,
+    takes_in_shortly=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         # Wide wgmma and multicast move fewer bytes per product, and on large products power, which moving bytes takes,

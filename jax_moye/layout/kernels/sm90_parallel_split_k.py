@@ -14,7 +14,7 @@ FACTS = KernelFacts(
     page=18,
     idea="parts of k that fill the GPU, added up by a second kernel",
     splits_k_by_sizes=True,
-    has_short=True,
+    takes_in_shortly=True,
     # The first kernel is sm90_cooperative, whose results are the sums of the parts; of TF32 nothing was fitted.
     speed=sm90_cooperative.FACTS.speed._replace(add_us=3.5),
 )

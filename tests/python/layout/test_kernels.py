@@ -179,7 +179,7 @@ def test_every_other_field_is_read(monkeypatch):
         promotes_float8=True,
         is_of_gradients=True,
         pads=True,
-        has_short=True,
+        takes_in_shortly=True,
     )
     by_sizes = facts._replace(splits_k=False, splits_k_by_sizes=True)
     said = {name for name in facts._fields if facts._asdict()[name] or by_sizes._asdict()[name]}
@@ -196,7 +196,7 @@ def test_every_other_field_is_read(monkeypatch):
     assert summation.summation(config()).instruction == config().name
     # page and idea: test_a_file_says_all_that_is_to_be_said, test_the_ladder_is_the_pages
     # pads: _selection/test_ranking.py, test_operands_are_padded_where_that_is_faster
-    # has_short: _selection/test_leads.py, test_no_more_is_asked_of_short_kernels_that_take_in_others
+    # takes_in_shortly: _selection/test_leads.py, test_no_more_is_asked_of_short_kernels_that_take_in_others
     # is_of_gradients: _selection/test_attention.py, test_the_least_tile
 
 
