@@ -94,8 +94,9 @@ struct Gemm<kConfig> {
   /// activation(alpha * product + bias of its column); or element by element, whatever is finished.
   struct Epilogue {
     static Status make_params(StoreParams* params, GemmArgs const& stored) {
+      using Words = TileEpilogue<float, kVector>;
       EpilogueArgs const& epilogue = stored.epilogue;
-      bool const is_simple = TileEpilogue<float, kVector>::is_of_words(stored) && epilogue.c.data == nullptr &&
+      bool const is_simple = Words::is_of_words(stored) && epilogue.c.data == nullptr &&
                              epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
                              (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
       using Way = StoreParams::Way;

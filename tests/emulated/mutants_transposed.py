@@ -30,7 +30,7 @@ RELEASE = "          if (k_tile + i > 0) smem.pipeline.consumer_release(last, la
 LOAD = "load_b(read, 1 - i);"
 IN_FLIGHT = r"wgmma by .* at sm90_transposed\.cuh:\d+: its registers of A were written before warpgroup_wait_group"
 OUTSIDE = r"out of bounds: plain store of \d+ bytes .* at (epilogue|sm90_transposed)\.(h|cuh):\d+"
-BEHIND_WORDS = "TileEpilogue<float, kVector>::is_of_words(stored) && "
+BEHIND_WORDS = "Words::is_of_words(stored) && "
 IN_THE_BOX = race("plain (load|store)", T, "plain (load|store)", T)
 NO_FENCE = ", but no fence.proxy.async lies between them"
 
