@@ -45,12 +45,26 @@ struct ClusterSums {
   struct Share {
     static constexpr int kVectors = kColumns / kVector;  // of a row
     int begin, end;
+    int count;  // of all threads
 
     MOYE_DEVICE Share(GemmArgs const& args, TileCoord const& tile, int rank, int thread) {
       int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
       int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;
       begin = rank * share + thread;
       end = (rank + 1) * share < all ? (rank + 1) * share : all;
+      count = end - rank * share;
+    }
+
+    /// f(first, is_last) for each kCount vectors of all threads, in all threads alike, and once at least. `first`: of
+    /// the thread's.
+    template <int kCount, class F>
+    MOYE_DEVICE void rounds(F const& f) const {
+      MOYE_NO_UNROLL
+      for (int first = 0;; first += kCount * kThreads) {
+        bool const is_last = first + kCount * kThreads >= count;
+        f(begin + first, is_last);
+        if (is_last) return;
+      }
     }
     static MOYE_DEVICE int row(int vector) { return vector / kVectors; }
     static MOYE_DEVICE int column(int vector) { return vector % kVectors * kVector; }
@@ -93,6 +107,7 @@ struct ClusterSums {
   };
 
   /// All ranks, with the sums of their parts: the cluster meets, then the thread's vectors are added up and stored.
+  /// wait_for_reads() has to follow.
   /// own: this rank's sums. kPairs: whether calls of any kind may have a second b; half of the columns are its.
   template <Finishing kFinishing, bool kPairs>
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, Begun<kFinishing>& begun, TileCoord const& tile, int rank,
@@ -101,10 +116,10 @@ struct ClusterSums {
     auto const& words = begun.words;
     if constexpr (kFinishing == Finishing::plain || kFinishing == Finishing::sum) {
       meet();
-      MOYE_NO_UNROLL
-      for (int first = share.begin; first < share.end; first += kTogether * kThreads) {
+      share.template rounds<kTogether>([&](int first, bool is_last) {
         Row<Sum, kVector> sums[kTogether];
         add(own, share, first, sums);
+        if (is_last) arrive_behind_reads();
         share.each(first, sums, [&](int i, int row, int column) {
           if constexpr (kFinishing == Finishing::sum) {
             words.store_sum(sums[i], begun.added[i], row, column);
@@ -112,8 +127,8 @@ struct ClusterSums {
             words.template store_plain<1>([&](int) { return sums[i]; }, row, 0, column);
           }
         });
-        begun.load(first + kTogether * kThreads);
-      }
+        if (!is_last) begun.load(first + kTogether * kThreads);
+      });
     } else if constexpr (kFinishing == Finishing::words) {
       constexpr int kCount = ceil_div(kTogether, 2);  // c and the others take registers, too
       typename Words::template Copied<1, 16> copied[kCount];
@@ -124,31 +139,44 @@ struct ClusterSums {
       };
       copy_words(share.begin);
       meet();
-      MOYE_NO_UNROLL
-      for (int first = share.begin; first < share.end; first += kCount * kThreads) {
+      share.template rounds<kCount>([&](int first, bool is_last) {
         Row<Sum, kVector> sums[kCount];
         add(own, share, first, sums);
+        if (is_last) arrive_behind_reads();
         share.each(first, sums, [&](int i, int row, int column) {
           words.store_copied([&](int) { return sums[i]; }, copied[i], row, 0, column);
         });
-        copy_words(first + kCount * kThreads);
-      }
+        if (!is_last) copy_words(first + kCount * kThreads);
+      });
     } else if constexpr (kFinishing == Finishing::pair) {
       meet();
-      MOYE_NO_UNROLL
-      for (int vector = share.begin; vector < share.end; vector += kThreads) {
+      share.template rounds<1>([&](int vector, bool is_last) {
         Row<Sum, kVector> sums[1], second[1];
         add(own, share, vector, sums);
         add(own, share, vector, second, /*column=*/begun.kColumns);
-        words.store_pair_word(sums[0], second[0], share.row(vector), share.column(vector));
-      }
+        if (is_last) arrive_behind_reads();
+        share.each(vector, sums,
+                   [&](int, int row, int column) { words.store_pair_word(sums[0], second[0], row, column); });
+      });
     } else {
       meet();
+      bool const pair = kPairs && args.epilogue.second_b != nullptr;
       if constexpr (kPairs) {
-        if (args.epilogue.second_b != nullptr) return store_any</*kPair=*/true>(args, tile, rank, own, thread);
+        if (pair) store_any</*kPair=*/true>(args, tile, rank, own, thread);
       }
-      store_any</*kPair=*/false>(args, tile, rank, own, thread);
+      if (!pair) store_any</*kPair=*/false>(args, tile, rank, own, thread);
+      arrive_behind_reads();
     }
+  }
+
+  /// Each thread, once it has read all that it wants of other ranks' sums. In front of its last stores: it would wait
+  /// for them, too.
+  static MOYE_DEVICE void arrive_behind_reads() {
+    if constexpr (kSplit > 1) cluster_arrive();
+  }
+  /// Behind it all ranks have read this one's sums.
+  static MOYE_DEVICE void wait_for_reads() {
+    if constexpr (kSplit > 1) cluster_wait();
   }
 
  private:

@@ -189,15 +189,14 @@ class TileEpilogue {
   template <int kCount, class SumsOf>
   MOYE_DEVICE void store_plain(SumsOf const& sums_of, int m, int row_step, int n MOYE_LOC) const {
     MOYE_SITE;
-    if (n >= n_left_ || m >= m_left_) return;
-    Sum z[kCount * kVector];
+    if (n >= n_left_) return;
     MOYE_UNROLL
     for (int i = 0; i < kCount; ++i) {
+      if (m + i * row_step >= m_left_) break;
       auto const sums = sums_of(i);
-      MOYE_UNROLL
-      for (int j = 0; j < kVector; ++j) z[i * kVector + j] = sums.elements[j];
+      auto* const p = word_of_d(m + i * row_step, n);
+      with_element<Sum>([&](auto element) { write_converted<decltype(element)>(sums.elements, p); });
     }
-    write_rows<kCount>(args_.d, m, row_step, n, z);
   }
 
   /// Of a call where is_sum and is_of_words: what is added to a vector.
@@ -205,10 +204,11 @@ class TileEpilogue {
     MOYE_SITE;
     uint128_t word{};
     if (n >= n_left_ || m >= m_left_) return word;
+    EpilogueOperand const& added = addend(args_.epilogue);
+    auto const* const p = static_cast<unsigned char const*>(added.data) + bytes_of(residual_ + m * added.m_stride + n);
     with_element<Sum>([&](auto element) {
-      using T = decltype(element);
-      auto const* const p = word_of<T>(addend(args_.epilogue), residual_, m, /*row=*/0, n);
-      reinterpret_cast<typename Row<T, kVector>::Word&>(word) = *p;
+      using Word = typename Row<decltype(element), kVector>::Word;
+      reinterpret_cast<Word&>(word) = *reinterpret_cast<Word const*>(p);
     });
     return word;
   }
@@ -221,12 +221,13 @@ class TileEpilogue {
     Sum z[kVector];
     MOYE_UNROLL
     for (int i = 0; i < kVector; ++i) z[i] = static_cast<Sum>(epilogue.alpha) * sums.elements[i];
+    auto* const p = word_of_d(m, n);
     with_element<Sum>([&](auto element) {
       using T = decltype(element);
       auto const& word = reinterpret_cast<typename Row<T, kVector>::Word const&>(added);
       add_words<T, 1>([&](int) { return word; }, scale, z);
+      write_converted<T>(z, p);
     });
-    write_rows<1>(args_.d, m, /*row_step=*/0, n, z);
   }
 
   /// Stores a vector of two products where is_of_words and nothing but d is written.
@@ -240,7 +241,8 @@ class TileEpilogue {
     activate_all</*kRounded=*/false, /*kInTurn=*/false>(args_.epilogue.activation, z);
     MOYE_UNROLL
     for (int i = 0; i < kVector; ++i) z[i] *= second.elements[i];
-    write_rows<1>(args_.d, m, /*row_step=*/0, n, z);
+    auto* const p = word_of_d(m, n);
+    with_element<Sum>([&](auto element) { write_converted<decltype(element)>(z, p); });
   }
 
   /// Finishes and stores sums[i], the sum of the tile's element (m, n + i). What lies outside d is neither read nor
@@ -389,6 +391,20 @@ class TileEpilogue {
     auto const* const p = static_cast<T const*>(operand.data) + first + m * operand.m_stride + n;
     return reinterpret_cast<typename Row<T, kVector>::Word const*>(p +
                                                                    (m + row < m_left_ ? row : 0) * operand.m_stride);
+  }
+
+  /// Bytes of so many elements of d, where it is of words: the same instructions for all types, as kernels need that
+  /// are to be short.
+  MOYE_DEVICE int64_t bytes_of(int64_t elements) const { return elements * (word_bytes(args_.d_dtype) / kVector); }
+  MOYE_DEVICE void* word_of_d(int m, int n) const {
+    return static_cast<unsigned char*>(args_.d) + bytes_of(d_ + m * args_.d_m_stride + n);
+  }
+  template <class T>
+  static MOYE_DEVICE void write_converted(Sum const (&z)[kVector], void* p) {
+    Row<T, kVector> row;
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) row.elements[i] = convert<T>(z[i]);
+    write_word(row, static_cast<T*>(p));
   }
 
   /// z += scale * operand, in rows of whole words.

@@ -102,30 +102,15 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
 
     if (thread >= kConsumerThreads) {
       bool const elected = elect_one_sync();
-      int const at_once = k_tiles < kStages ? k_tiles : kStages;
-      auto write = TmaPipeline<kStages>::producer_start();
-      // The first stages are free: their loads start before the consumers know of the mbarriers.
       if (elected) {
         prefetch_maps(maps);
         smem.pipeline.init(/*warps=*/4 * kConsumers);
         fence_mbarrier_init();
-        Which const early{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
-        bool const begun = early.a || early.b;
-        if (begun) {
-          auto again = write;
-          produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, again, early);
-        }
-        griddepcontrol_wait();  // the kernel ahead may still run up to here
-        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write, {.a = !early.a, .b = !early.b}, begun);
       }
-      sync_warp();
-      sync_threads();
-      if (elected) {
-        produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
-        if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
-      }
+      produce<kOrder, kFinishing>(args, grid, tile, begin, k_tiles, maps, smem, elected);
       sync_warp();
       sync_cluster<kSplit>();
+      Sums::arrive_behind_reads();
     } else {
       auto begun = typename Sums::template Begun<kFinishing>(args, tile, rank, thread);
       griddepcontrol_wait();
@@ -134,21 +119,25 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       consume<kOrder>(k_tiles, smem, thread);
       Sums::template add_and_store<kFinishing, kTakesPair<kConfig>>(args, begun, tile, rank, smem.sums, thread);
     }
-    sync_cluster<kSplit>();  // and have been read
+    Sums::wait_for_reads();
   }
 
-  /// One thread: load_k_tiles() of this kernel's operands.
-  template <Order kOrder>
+  /// The producer's warp: produce_part() of this kernel's operands.
+  template <Order kOrder, Finishing kFinishing>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
-                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write, Which which = {}, bool acquired = false) {
+                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem, bool elected) {
+    constexpr bool kMayBePair = kFinishing == Finishing::pair || kFinishing == Finishing::any;
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
-    bool const pair = args.epilogue.second_b != nullptr;  // whole stages
+    bool const pair = kMayBePair && args.epilogue.second_b != nullptr;  // whole stages
     uint32_t const bytes = OperandA::stage_bytes(OperandA::box_of_few(args.m)) +
                            OperandB::stage_bytes(pair ? OperandB::kBoxOther : OperandB::box_of_few(args.n));
-    load_k_tiles<Operands<kOrder>>(args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline, write, bytes,
-                                   which, acquired);
+    Which const early{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
+    produce_part<Operands<kOrder>, kMayBePair>(args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline,
+                                               bytes, early, elected, [] {
+                                                 sync_warp();
+                                                 sync_threads();
+                                               });
   }
 
   /// Consumers: smem.sums = the products of this CTA's `k_tiles` stages.

@@ -9,6 +9,7 @@
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/config.h"
+#include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
 #include "moye/arch/launch_recorder.h"
 #include "moye/arch/types.h"
@@ -16,40 +17,46 @@
 
 namespace moye {
 
-namespace detail {
-
-template <class Operands, int kRank, GemmConfig kConfig, int kStages>
-MOYE_DEVICE void load_k_tiles(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin, int k_tiles,
+/// The producer's warp: the loads of this CTA's part of k, `k_tiles` k-tiles from `begin` on, `bytes` of a stage each.
+/// The first stages are free, so their loads start before the others know of the mbarriers: of the operands in `early`
+/// even before the kernel ahead has ended. Then `others_know` lets them know, and later stages follow. All of them are
+/// the same instructions, in three passes: a program waits for what is there three times. elected: the lane that loads.
+/// kMayBePair: as of load_stage().
+template <class Operands, bool kMayBePair, GemmConfig kConfig, int kStages, class OthersKnow>
+MOYE_DEVICE void produce_part(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin, int k_tiles,
                               OperandMaps const& maps, OperandStages<kConfig>& stages, TmaPipeline<kStages>& pipeline,
-                              PipelineState<kStages>& write, uint32_t bytes, Which which, bool acquired MOYE_LOC) {
+                              uint32_t bytes, Which early, bool elected, OthersKnow const& others_know MOYE_LOC) {
   MOYE_SITE;
-  OperandCoords const coords = operand_coords<kRank>(args, tile);
+  bool const begun = early.a || early.b;
+  int const at_once = k_tiles < kStages ? k_tiles : kStages;
+  OperandCoords const coords = maps.rank == 3 ? operand_coords<3>(args, tile) : operand_coords<5>(args, tile);
   Multicast const a{.hint = hint_of(grid.n)}, b{.hint = hint_of(grid.m)};
+  PipelineState<kStages> write;
   MOYE_NO_UNROLL
-  for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
-    // The consumers have released the stage: fill it.
-    uint64_t* const full = acquired ? &pipeline.full[write.index()] : pipeline.producer_acquire(write, bytes);
-    load_stage<Operands, kRank>(args, maps, tile, coords, k_tile, stages, write.index(), full, a, b, which);
+  for (int pass = begun ? 0 : 1; pass < 3; ++pass) {
+    if (pass == 2) others_know();
+    if (!elected) continue;
+    if (pass == 1) griddepcontrol_wait();  // the kernel ahead may still run up to here
+    if (pass < 2) write = TmaPipeline<kStages>::producer_start();
+    Which const which{.a = pass == 2 || early.a == (pass == 0), .b = pass == 2 || early.b == (pass == 0)};
+    int const end = begin + (pass < 2 ? at_once : k_tiles);
+    MOYE_NO_UNROLL
+    for (int k_tile = begin + (pass < 2 ? 0 : at_once); k_tile < end; ++k_tile, ++write) {
+      // The consumers have released the stage: fill it. Behind the first pass it is the producer's already.
+      uint64_t* const full =
+          begun && pass == 1 ? &pipeline.full[write.index()] : pipeline.producer_acquire(write, bytes);
+      auto const load = [&](auto rank) {
+        load_stage<Operands, decltype(rank)::value, kMayBePair>(args, maps, tile, coords, k_tile, stages, write.index(),
+                                                                full, a, b, which);
+      };
+      if (maps.rank == 3) {
+        load(_3{});
+      } else {
+        load(_5{});
+      }
+    }
   }
-}
-
-}  // namespace detail
-
-/// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands, so many bytes a stage. acquired: the
-/// stages are the producer's already.
-template <class Operands, GemmConfig kConfig, int kStages>
-MOYE_DEVICE void load_k_tiles(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin, int k_tiles,
-                              OperandMaps const& maps, OperandStages<kConfig>& stages, TmaPipeline<kStages>& pipeline,
-                              PipelineState<kStages>& write, uint32_t bytes, Which which = {},
-                              bool acquired = false MOYE_LOC) {
-  MOYE_SITE;
-  if (maps.rank == 3) {
-    detail::load_k_tiles<Operands, 3>(args, grid, tile, begin, k_tiles, maps, stages, pipeline, write, bytes, which,
-                                      acquired);
-  } else {
-    detail::load_k_tiles<Operands, 5>(args, grid, tile, begin, k_tiles, maps, stages, pipeline, write, bytes, which,
-                                      acquired);
-  }
+  if (elected && (args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
 }
 
 /// The tiles of a call whose parts of k are counted, too.

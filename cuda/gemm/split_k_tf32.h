@@ -73,24 +73,22 @@ struct Gemm<kConfig> {
 
     if (thread < 32) {
       bool const elected = elect_one_sync();
-      int const at_once = k_tiles < kStages ? k_tiles : kStages;
-      auto write = TmaPipeline<kStages>::producer_start();
-      // The first stages are free: their loads start before the others know of the mbarriers.
       if (elected) {
         prefetch_maps(maps);
         Products::init_barriers(smem);
-        griddepcontrol_wait();  // the kernel ahead may still run up to here
-        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write);
       }
-      sync_warp();
-      sync_threads();
-      warpgroup_reg_dealloc<Products::template kProducerRegisters<kOrder>>();
-      if (elected) {
-        produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
-        if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
-      }
+      using Operands = typename Products::template Operands<kOrder>;
+      Which const early{.a = false, .b = false};
+      produce_part<Operands, /*kMayBePair=*/false>(
+          args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline, Operands::kStageBytes, early, elected,
+          [] {
+            sync_warp();
+            sync_threads();
+            warpgroup_reg_dealloc<Products::template kProducerRegisters<kOrder>>();
+          });
       sync_warp();
       cluster_sync();
+      Sums::arrive_behind_reads();
     } else if (thread < 128) {
       griddepcontrol_wait();
       sync_threads();
@@ -98,6 +96,7 @@ struct Gemm<kConfig> {
       if constexpr (Products::template kTurns<kOrder>)
         Products::template turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);
       cluster_sync();
+      Sums::arrive_behind_reads();
     } else {
       auto begun = typename Sums::template Begun<kFinishing>(args, tile, rank, thread - 128);
       griddepcontrol_wait();
@@ -107,17 +106,7 @@ struct Gemm<kConfig> {
       consume<kOrder>(k_tiles, smem, sums, thread - 128);
       Sums::template add_and_store<kFinishing, /*kPairs=*/false>(args, begun, tile, rank, sums, thread - 128);
     }
-    cluster_sync();  // and have been read
-  }
-
-  /// One thread: load_k_tiles() of this kernel's operands.
-  template <Order kOrder>
-  static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
-                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write) {
-    using Operands = typename Products::template Operands<kOrder>;
-    load_k_tiles<Operands>(args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline, write,
-                           Operands::kStageBytes);
+    Sums::wait_for_reads();
   }
 
   /// Consumers: sums = the products of this CTA's `k_tiles` stages.

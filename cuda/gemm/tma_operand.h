@@ -371,8 +371,8 @@ struct Which {
 /// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
 /// reports to `full`.
 ///
-/// which: of the operands are loaded.
-template <class Operands, int kRank, GemmConfig kConfig>
+/// which: of the operands are loaded. kMayBePair: whether this call may have a second b, if any may.
+template <class Operands, int kRank, bool kMayBePair = true, GemmConfig kConfig>
 MOYE_DEVICE void load_stage(
     GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
     OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
@@ -383,7 +383,7 @@ MOYE_DEVICE void load_stage(
   int const m = tile.m * kConfig.tile.m, n = tile.n * kConfig.tile.n, k = k_tile * kConfig.tile.k;
   if (which.a) A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
   if (!which.b) return;
-  if constexpr (kTakesPair<kConfig>) {
+  if constexpr (kTakesPair<kConfig> && kMayBePair) {
     if (args.epilogue.second_b != nullptr) {
       B::template load_pair<kRank>(&maps.b, &maps.second_b, full, B::stage(stages.b, stage), n / 2, k, coords.b,
                                    multicast_b);
