@@ -40,42 +40,40 @@ struct ClusterSums {
   }
 
   /// The tile's rows in vectors, dealt out to the ranks in one piece each; those beyond m are not counted, so that the
-  /// ranks have the same to do, the last one perhaps less, where the tile has few rows. kColumns: of a row.
+  /// ranks have the same to do, the last one perhaps less, where the tile has few rows. A thread's vectors lie below
+  /// each other, kRowStep rows apart. kColumns: of a row.
   template <int kColumns>
   struct Share {
-    static constexpr int kVectors = kColumns / kVector;  // of a row
-    int begin, end;
-    int count;  // of all threads
+    static constexpr int kVectors = kColumns / kVector;             // of a row
+    static constexpr int kActive = kThreads / kVectors * kVectors;  // threads, in whole rows
+    static constexpr int kRowStep = kActive / kVectors;
+    static_assert(kRowStep > 0);
+    int row, column;  // of the thread's first vector
+    int end;          // behind the rows of its last one
+    int count;        // vectors of all threads
 
     MOYE_DEVICE Share(GemmArgs const& args, TileCoord const& tile, int rank, int thread) {
       int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
       int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;
-      begin = rank * share + thread;
-      end = (rank + 1) * share < all ? (rank + 1) * share : all;
-      count = end - rank * share;
+      int const first = rank * share, last = first + share < all ? first + share : all;
+      unsigned const vector = unsigned(first + thread);
+      int const in_row = int(vector % kVectors);
+      row = int(vector / kVectors);
+      column = in_row * kVector;
+      end = thread < kActive ? int(unsigned(last + kVectors - 1 - in_row) / kVectors) : 0;
+      count = last - first;
     }
 
-    /// f(first, is_last) for each kCount vectors of all threads, in all threads alike, and once at least. `first`: of
-    /// the thread's.
+    /// f(row, is_last) for each kCount vectors of all threads, in all threads alike, and once at least. `row`: of the
+    /// thread's first one.
     template <int kCount, class F>
     MOYE_DEVICE void rounds(F const& f) const {
+      int at = row;
       MOYE_NO_UNROLL
-      for (int first = 0;; first += kCount * kThreads) {
-        bool const is_last = first + kCount * kThreads >= count;
-        f(begin + first, is_last);
+      for (int done = kCount * kActive;; done += kCount * kActive, at += kCount * kRowStep) {
+        bool const is_last = done >= count;
+        f(at, is_last);
         if (is_last) return;
-      }
-    }
-    static MOYE_DEVICE int row(int vector) { return vector / kVectors; }
-    static MOYE_DEVICE int column(int vector) { return vector % kVectors * kVector; }
-
-    /// f(i, row, column) of the thread's next kCount vectors, of which `first` is the first: of those of this share.
-    template <class T, int kCount, class F>
-    MOYE_DEVICE void each(int first, T const (&)[kCount], F const& f) const {
-      MOYE_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        int const vector = first + i * kThreads;
-        if (vector < end) f(i, row(vector), column(vector));
       }
     }
   };
@@ -85,17 +83,41 @@ struct ClusterSums {
   template <Finishing kFinishing>
   struct Begun {
     static constexpr int kColumns = kFinishing == Finishing::pair ? kBlkN / 2 : kBlkN;
-    Share<kColumns> share;
-    Words words;
-    uint128_t added[kFinishing == Finishing::sum ? kTogether : 1];
+    static constexpr bool kCopies = kFinishing == Finishing::words;
+    // Vectors of a round. c, a bias and a residual take registers, too.
+    static constexpr int kCount = kFinishing == Finishing::pair ? 1 : kCopies ? ceil_div(kTogether, 2) : kTogether;
+    using OfRank = Share<kColumns>;
+    OfRank share;
+    Words words;  // of the thread's rows
+    uint128_t added[kFinishing == Finishing::sum ? kCount : 1];
+    typename Words::template Copied<kCopies ? kCount : 1, 16> copied;
 
     MOYE_DEVICE Begun(GemmArgs const& args, TileCoord const& tile, int rank, int thread)
-        : share(args, tile, rank, thread), words(words_of(args, tile)) {}
+        : share(args, tile, rank, thread), words(words_of(args, tile)) {
+      words.end_at(share.end);
+    }
 
-    /// c or the residual of the thread's next vectors, where there is nothing else.
-    MOYE_DEVICE void load(int first) {
-      if constexpr (kFinishing == Finishing::sum)
-        share.each(first, added, [&](int i, int row, int column) { added[i] = words.added_word(row, column); });
+    /// What is added to the vectors from `row` on.
+    MOYE_DEVICE void load(int row) {
+      if constexpr (kFinishing == Finishing::sum) words.added_words(added, row, OfRank::kRowStep, share.column);
+      if constexpr (kCopies) {
+        auto const load_word = [](auto const& from, auto& to) { to = from; };
+        words.copy_rows(copied, load_word, row, OfRank::kRowStep, share.column);
+      }
+    }
+
+    /// Stores sums of the vectors from `row` on; second: of a pair's second product.
+    MOYE_DEVICE void store(Row<Sum, kVector> const (&sums)[kCount], Row<Sum, kVector> const& second, int row) const {
+      auto const sums_of = [&](int i) { return sums[i]; };
+      if constexpr (kFinishing == Finishing::plain) {
+        words.template store_plain<kCount>(sums_of, row, OfRank::kRowStep, share.column);
+      } else if constexpr (kFinishing == Finishing::sum) {
+        words.template store_sums<kCount>(sums_of, added, row, OfRank::kRowStep, share.column);
+      } else if constexpr (kCopies) {
+        words.store_copied(sums_of, copied, row, OfRank::kRowStep, share.column);
+      } else {
+        words.store_pair_word(sums[0], second, row, share.column);
+      }
     }
 
    private:
@@ -112,54 +134,18 @@ struct ClusterSums {
   template <Finishing kFinishing, bool kPairs>
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, Begun<kFinishing>& begun, TileCoord const& tile, int rank,
                                         Sum* own, int thread) {
-    auto const& share = begun.share;
-    auto const& words = begun.words;
-    if constexpr (kFinishing == Finishing::plain || kFinishing == Finishing::sum) {
-      meet();
-      share.template rounds<kTogether>([&](int first, bool is_last) {
-        Row<Sum, kVector> sums[kTogether];
-        add(own, share, first, sums);
+    sync_cluster<kSplit>();  // all ranks' sums are there
+    if constexpr (kFinishing != Finishing::any) {
+      constexpr int kCount = Begun<kFinishing>::kCount;
+      begun.share.template rounds<kCount>([&](int row, bool is_last) {
+        Row<Sum, kVector> sums[kCount], second[1];
+        add(own, begun.share, row, sums);
+        if constexpr (kFinishing == Finishing::pair) add(own, begun.share, row, second, /*column=*/begun.kColumns);
         if (is_last) arrive_behind_reads();
-        share.each(first, sums, [&](int i, int row, int column) {
-          if constexpr (kFinishing == Finishing::sum) {
-            words.store_sum(sums[i], begun.added[i], row, column);
-          } else {
-            words.template store_plain<1>([&](int) { return sums[i]; }, row, 0, column);
-          }
-        });
-        if (!is_last) begun.load(first + kTogether * kThreads);
-      });
-    } else if constexpr (kFinishing == Finishing::words) {
-      constexpr int kCount = ceil_div(kTogether, 2);  // c and the others take registers, too
-      typename Words::template Copied<1, 16> copied[kCount];
-      auto const copy_words = [&](int first) {
-        share.each(first, copied, [&](int i, int row, int column) {
-          words.copy_rows(copied[i], [](auto const& from, auto& to) { to = from; }, row, 0, column);
-        });
-      };
-      copy_words(share.begin);
-      meet();
-      share.template rounds<kCount>([&](int first, bool is_last) {
-        Row<Sum, kVector> sums[kCount];
-        add(own, share, first, sums);
-        if (is_last) arrive_behind_reads();
-        share.each(first, sums, [&](int i, int row, int column) {
-          words.store_copied([&](int) { return sums[i]; }, copied[i], row, 0, column);
-        });
-        if (!is_last) copy_words(first + kCount * kThreads);
-      });
-    } else if constexpr (kFinishing == Finishing::pair) {
-      meet();
-      share.template rounds<1>([&](int vector, bool is_last) {
-        Row<Sum, kVector> sums[1], second[1];
-        add(own, share, vector, sums);
-        add(own, share, vector, second, /*column=*/begun.kColumns);
-        if (is_last) arrive_behind_reads();
-        share.each(vector, sums,
-                   [&](int, int row, int column) { words.store_pair_word(sums[0], second[0], row, column); });
+        begun.store(sums, second[0], row);
+        if (!is_last) begun.load(row + kCount * begun.share.kRowStep);
       });
     } else {
-      meet();
       bool const pair = kPairs && args.epilogue.second_b != nullptr;
       if constexpr (kPairs) {
         if (pair) store_any</*kPair=*/true>(args, tile, rank, own, thread);
@@ -180,10 +166,6 @@ struct ClusterSums {
   }
 
  private:
-  static MOYE_DEVICE void meet() {
-    sync_cluster<kSplit>();  // all ranks' sums are there
-  }
-
   template <bool kPair>
   static MOYE_DEVICE void store_any(GemmArgs const& args, TileCoord const& tile, int rank, Sum* own, int thread) {
     constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN;
@@ -191,36 +173,43 @@ struct ClusterSums {
     with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
         args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
           MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-              for (int vector = share.begin; vector < share.end; vector += kThreads) {
+              for (int row = share.row; row < share.end; row += share.kRowStep) {
             Row<Sum, kVector> sums[1];
-            add(own, share, vector, sums);
-            int const row = share.row(vector), column = share.column(vector);
+            add(own, share, row, sums);
             if constexpr (kPair) {
               Row<Sum, kVector> second[1];
-              add(own, share, vector, second, /*column=*/kColumns);
-              epilogue.store_pair(sums[0].elements, second[0].elements, row, column);
+              add(own, share, row, second, /*column=*/kColumns);
+              epilogue.store_pair(sums[0].elements, second[0].elements, row, share.column);
             } else {
-              epilogue.store(sums[0].elements, row, column);
+              epilogue.store(sums[0].elements, row, share.column);
             }
           }
         });
   }
 
-  /// sums[i] = the thread's i-th vector from `first` on, of all ranks, rank 0's first; `column` columns further on.
+  /// sums[i] = the thread's i-th vector from `row` on, of all ranks, rank 0's first; `column` columns further on.
   /// Those that are the next rank's stay as they were.
-  template <class ShareOfRank, int kCount>
-  static MOYE_DEVICE void add(Sum* own, ShareOfRank const& share, int first, Row<Sum, kVector> (&sums)[kCount],
+  template <class OfRank, int kCount>
+  static MOYE_DEVICE void add(Sum* own, OfRank const& share, int row, Row<Sum, kVector> (&sums)[kCount],
                               int column = 0) {
     Row<Sum, kVector> parts[kCount][kSplit];
-    share.each(first, sums, [&](int i, int row, int column_of_row) {  // all are under way before the first is needed
-      int const at = SumsLayout{}(row, column + column_of_row);
+    int const first = SumsLayout{}(row, share.column + column);
+    Sum const* from[kSplit];
+    MOYE_UNROLL
+    for (int r = 0; r < kSplit; ++r) from[r] = mapa(own, uint32_t(r)) + first;
+    auto const each = [&](auto const& f) {
       MOYE_UNROLL
-      for (int r = 0; r < kSplit; ++r) {
-        parts[i][r] = detail::bit_cast<Row<Sum, kVector>>(
-            *reinterpret_cast<uint128_t const*>(static_cast<Sum const*>(mapa(own, uint32_t(r))) + at));
+      for (int i = 0; i < kCount; ++i) {
+        if (row + i * OfRank::kRowStep < share.end) f(i);
       }
+    };
+    each([&](int i) {  // all are under way before the first is needed
+      int const at = SumsLayout{}(row + i * OfRank::kRowStep, share.column + column) - first;
+      MOYE_UNROLL
+      for (int r = 0; r < kSplit; ++r)
+        parts[i][r] = detail::bit_cast<Row<Sum, kVector>>(*reinterpret_cast<uint128_t const*>(from[r] + at));
     });
-    share.each(first, sums, [&](int i, int, int) {
+    each([&](int i) {
       sums[i] = parts[i][0];
       MOYE_UNROLL
       for (int r = 1; r < kSplit; ++r) {

@@ -13,6 +13,7 @@
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
 #include "moye/arch/barrier.h"
+#include "moye/arch/convert.h"
 #include "moye/arch/store.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
@@ -26,15 +27,62 @@ struct Row {
   T elements[kCount];
 };
 
+template <class Word>
+MOYE_DEVICE void write_word(Word const& word, void* p) {
+  if constexpr (sizeof(Word) == 16) {
+    store_global(word, *static_cast<Word*>(p));  // assigned, it would be four stores
+  } else {
+    *static_cast<Word*>(p) = word;
+  }
+}
 template <class T, int kCount>
 MOYE_DEVICE void write_word(Row<T, kCount> const& row, T* p) {
-  using Word = typename Row<T, kCount>::Word;
-  auto const word = detail::bit_cast<Word>(row);
-  if constexpr (sizeof(Word) == 16) {
-    store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
+  write_word(detail::bit_cast<typename Row<T, kCount>::Word>(row), static_cast<void*>(p));
+}
+
+/// The two floats of a word of 16-bit type T.
+template <class T>
+MOYE_DEVICE Row<float, 2> unpack_pair(uint32_t word) {
+  if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
+    return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
   } else {
-    *reinterpret_cast<Word*>(p) = word;
+    auto const pair = detail::bit_cast<Row<T, 2>>(word);
+    return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
   }
+}
+
+/// A row of floats as a word of type T, each rounded once; and back. Element by element, 16 bits would be shifted into
+/// their place.
+template <class T, int kCount>
+MOYE_DEVICE typename Row<T, kCount>::Word converted_word(float const* z) {
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    Row<uint32_t, kCount / 2> pairs;
+    MOYE_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) pairs.elements[i] = pack_pair<T>(z[2 * i], z[2 * i + 1]);
+    return detail::bit_cast<typename Row<T, kCount>::Word>(pairs);
+  } else {
+    Row<T, kCount> row;
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) row.elements[i] = convert<T>(z[i]);
+    return detail::bit_cast<typename Row<T, kCount>::Word>(row);
+  }
+}
+template <class T, int kCount>
+MOYE_DEVICE Row<float, kCount> floats_of_word(typename Row<T, kCount>::Word const& word) {
+  Row<float, kCount> floats;
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    auto const pairs = detail::bit_cast<Row<uint32_t, kCount / 2>>(word);
+    MOYE_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) {
+      auto const pair = unpack_pair<T>(pairs.elements[i]);
+      floats.elements[2 * i] = pair.elements[0], floats.elements[2 * i + 1] = pair.elements[1];
+    }
+  } else {
+    auto const row = detail::bit_cast<Row<T, kCount>>(word);
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) floats.elements[i] = convert<float>(row.elements[i]);
+  }
+  return floats;
 }
 
 /// The C++ type of an accumulator, and what it can be written as: doubles as they are, the others rounded once.
@@ -104,6 +152,9 @@ class TileEpilogue {
     if (args.batch > 1) epilogue.residual_ += matrix_offset(args, tile.batch, added.batch_strides);
     return epilogue;
   }
+
+  /// Rows of the tile from `row` on are another thread's: they are neither read nor written.
+  MOYE_DEVICE void end_at(int row) { m_left_ = row < m_left_ ? row : m_left_; }
 
   /// Whether every vector of d and of the operands is a word.
   static MOYE_HOST_DEVICE constexpr bool is_of_words(GemmArgs const& args) {
@@ -189,44 +240,51 @@ class TileEpilogue {
   template <int kCount, class SumsOf>
   MOYE_DEVICE void store_plain(SumsOf const& sums_of, int m, int row_step, int n MOYE_LOC) const {
     MOYE_SITE;
-    if (n >= n_left_) return;
+    if (n >= n_left_ || m >= m_left_) return;
+    Sum z[kCount * kVector];
     MOYE_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      if (m + i * row_step >= m_left_) break;
       auto const sums = sums_of(i);
-      auto* const p = word_of_d(m + i * row_step, n);
-      with_element<Sum>([&](auto element) { write_converted<decltype(element)>(sums.elements, p); });
+      MOYE_UNROLL
+      for (int j = 0; j < kVector; ++j) z[i * kVector + j] = sums.elements[j];
     }
+    write_rows<kCount>(args_.d, m, row_step, n, z);
   }
 
-  /// Of a call where is_sum and is_of_words: what is added to a vector.
-  MOYE_DEVICE uint128_t added_word(int m, int n MOYE_LOC) const {
+  /// Of a call where is_sum and is_of_words: what is added to vectors below each other.
+  template <int kCount>
+  MOYE_DEVICE void added_words(uint128_t (&words)[kCount], int m, int row_step, int n MOYE_LOC) const {
     MOYE_SITE;
-    uint128_t word{};
-    if (n >= n_left_ || m >= m_left_) return word;
-    EpilogueOperand const& added = addend(args_.epilogue);
-    auto const* const p = static_cast<unsigned char const*>(added.data) + bytes_of(residual_ + m * added.m_stride + n);
+    if (n >= n_left_ || m >= m_left_) return;
     with_element<Sum>([&](auto element) {
-      using Word = typename Row<decltype(element), kVector>::Word;
-      reinterpret_cast<Word&>(word) = *reinterpret_cast<Word const*>(p);
+      using T = decltype(element);
+      MOYE_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        auto& word = reinterpret_cast<typename Row<T, kVector>::Word&>(words[i]);
+        word = *word_of<T>(addend(args_.epilogue), residual_, m, i * row_step, n);
+      }
     });
-    return word;
   }
-  /// Stores the vector, with it.
-  MOYE_DEVICE void store_sum(Row<Sum, kVector> const& sums, uint128_t const& added, int m, int n MOYE_LOC) const {
+  /// Stores the vectors, with it.
+  template <int kCount, class SumsOf>
+  MOYE_DEVICE void store_sums(SumsOf const& sums_of, uint128_t const (&words)[kCount], int m, int row_step,
+                              int n MOYE_LOC) const {
     MOYE_SITE;
     if (n >= n_left_ || m >= m_left_) return;
     EpilogueArgs const& epilogue = args_.epilogue;
     auto const scale = epilogue.c.data != nullptr ? static_cast<Sum>(epilogue.beta) : Sum(1);
-    Sum z[kVector];
+    Sum z[kCount * kVector];
     MOYE_UNROLL
-    for (int i = 0; i < kVector; ++i) z[i] = static_cast<Sum>(epilogue.alpha) * sums.elements[i];
-    auto* const p = word_of_d(m, n);
+    for (int i = 0; i < kCount; ++i) {
+      auto const sums = sums_of(i);
+      MOYE_UNROLL
+      for (int j = 0; j < kVector; ++j) z[i * kVector + j] = static_cast<Sum>(epilogue.alpha) * sums.elements[j];
+    }
     with_element<Sum>([&](auto element) {
       using T = decltype(element);
-      auto const& word = reinterpret_cast<typename Row<T, kVector>::Word const&>(added);
-      add_words<T, 1>([&](int) { return word; }, scale, z);
-      write_converted<T>(z, p);
+      auto const word_at = [&](int i) { return reinterpret_cast<typename Row<T, kVector>::Word const&>(words[i]); };
+      add_words<T, kCount>(word_at, scale, z);
+      write_rows_of<T, kCount>(args_.d, m, row_step, n, z);
     });
   }
 
@@ -241,8 +299,7 @@ class TileEpilogue {
     activate_all</*kRounded=*/false, /*kInTurn=*/false>(args_.epilogue.activation, z);
     MOYE_UNROLL
     for (int i = 0; i < kVector; ++i) z[i] *= second.elements[i];
-    auto* const p = word_of_d(m, n);
-    with_element<Sum>([&](auto element) { write_converted<decltype(element)>(z, p); });
+    write_rows<1>(args_.d, m, /*row_step=*/0, n, z);
   }
 
   /// Finishes and stores sums[i], the sum of the tile's element (m, n + i). What lies outside d is neither read nor
@@ -393,20 +450,6 @@ class TileEpilogue {
                                                                    (m + row < m_left_ ? row : 0) * operand.m_stride);
   }
 
-  /// Bytes of so many elements of d, where it is of words: the same instructions for all types, as kernels need that
-  /// are to be short.
-  MOYE_DEVICE int64_t bytes_of(int64_t elements) const { return elements * (word_bytes(args_.d_dtype) / kVector); }
-  MOYE_DEVICE void* word_of_d(int m, int n) const {
-    return static_cast<unsigned char*>(args_.d) + bytes_of(d_ + m * args_.d_m_stride + n);
-  }
-  template <class T>
-  static MOYE_DEVICE void write_converted(Sum const (&z)[kVector], void* p) {
-    Row<T, kVector> row;
-    MOYE_UNROLL
-    for (int i = 0; i < kVector; ++i) row.elements[i] = convert<T>(z[i]);
-    write_word(row, static_cast<T*>(p));
-  }
-
   /// z += scale * operand, in rows of whole words.
   template <int kCount, class Compute>
   MOYE_DEVICE void add_rows(EpilogueOperand const& operand, int64_t first, Compute scale, int m, int row_step, int n,
@@ -445,18 +488,25 @@ class TileEpilogue {
 
   template <int kCount, class Compute>
   MOYE_DEVICE void write_rows(void* data, int m, int row_step, int n, Compute const (&z)[kCount * kVector]) const {
-    with_element<Compute>([&](auto element) {
-      using T = decltype(element);
-      T* const p = static_cast<T*>(data) + d_ + m * args_.d_m_stride + n;
-      MOYE_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        if (m + i * row_step >= m_left_) break;
+    with_element<Compute>([&](auto element) { write_rows_of<decltype(element), kCount>(data, m, row_step, n, z); });
+  }
+
+  template <class T, int kCount, class Compute>
+  MOYE_DEVICE void write_rows_of(void* data, int m, int row_step, int n, Compute const (&z)[kCount * kVector]) const {
+    T* const p = static_cast<T*>(data) + d_ + m * args_.d_m_stride + n;
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (m + i * row_step >= m_left_) break;
+      T* const at = p + i * row_step * args_.d_m_stride;
+      if constexpr (is_same<Compute, float>) {
+        write_word(converted_word<T, kVector>(z + i * kVector), static_cast<void*>(at));
+      } else {
         Row<T, kVector> row;
         MOYE_UNROLL
         for (int j = 0; j < kVector; ++j) row.elements[j] = convert<T>(z[i * kVector + j]);
-        write_word(row, p + i * row_step * args_.d_m_stride);
+        write_word(row, at);
       }
-    });
+    }
   }
 
   template <class T>

@@ -96,17 +96,6 @@ MOYE_DEVICE void fill_box(Warp const& warp, unsigned char* box, float const (&z)
   }
 }
 
-/// The two floats of a word of 16-bit type T.
-template <class T>
-MOYE_DEVICE Row<float, 2> unpack_pair(uint32_t word) {
-  if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
-    return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
-  } else {
-    auto const pair = detail::bit_cast<Row<T, 2>>(word);
-    return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
-  }
-}
-
 /// Whether two neighbours along n, from an even one on, are a word.
 inline bool is_of_pairs(EpilogueOperand const& operand, int word_bytes) {
   int64_t const strides = operand.m_stride | operand.batch_strides.modes[0] | operand.batch_strides.modes[1] |

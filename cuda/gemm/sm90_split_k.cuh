@@ -114,7 +114,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     } else {
       auto begun = typename Sums::template Begun<kFinishing>(args, tile, rank, thread);
       griddepcontrol_wait();
-      begun.load(begun.share.begin);
+      begun.load(begun.share.row);
       sync_threads();
       consume<kOrder>(k_tiles, smem, thread);
       Sums::template add_and_store<kFinishing, kTakesPair<kConfig>>(args, begun, tile, rank, smem.sums, thread);

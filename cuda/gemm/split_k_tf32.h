@@ -100,7 +100,7 @@ struct Gemm<kConfig> {
     } else {
       auto begun = typename Sums::template Begun<kFinishing>(args, tile, rank, thread - 128);
       griddepcontrol_wait();
-      begun.load(begun.share.begin);
+      begun.load(begun.share.row);
       sync_threads();
       warpgroup_reg_alloc<Products::template kConsumerRegisters<kOrder>>();
       consume<kOrder>(k_tiles, smem, sums, thread - 128);
