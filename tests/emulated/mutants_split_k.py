@@ -8,7 +8,7 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 2}, 16}"
-K, SUMS = "sm90_split_k.cuh", "cluster_sums.h"
+K, PARTS, SUMS = "sm90_split_k.cuh", "split_k.h", "cluster_sums.h"
 
 # Four tiles, the last of 6 rows and 2 columns, and five k-tiles: two and three, in a ring of two stages.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 66, 290))
@@ -21,13 +21,16 @@ K_TILES = "k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "    sync_cluster<kSplit>();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
-KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
-LATE = "{.a = !early.a, .b = !early.b}"
+KERNEL_AHEAD = "    if (pass == 1) griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 CONSUMERS_WAIT = "      griddepcontrol_wait();\n"
-ADDED = "      begun.load(begun.share.begin);\n"
+ADDED = "      begun.load(begun.share.row);\n"
+ADDS = """        add(own, begun.share, row, sums);
+        if constexpr (kFinishing == Finishing::pair) add(own, begun.share, row, second, /*column=*/begun.kColumns);
+"""
+ARRIVES = "        if (is_last) arrive_behind_reads();\n"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
-OF_THE_TILE = "begin = rank * share + thread;"
+OF_THE_TILE = "first = rank * share, "
 
 MUTANTS = [
     # ---- parts of k
@@ -58,7 +61,13 @@ MUTANTS = [
         sizes=(70, 66, 30),
     ),
     # ---- the kernel ahead
-    Mutant(name="split_k_loads_what_is_not_there_yet", old=KERNEL_AHEAD, new="", expect=too_early("TMA load", K)),
+    Mutant(
+        name="split_k_loads_what_is_not_there_yet",
+        file=PARTS,
+        old=KERNEL_AHEAD,
+        new="",
+        expect=too_early("TMA load", K),
+    ),
     Mutant(
         name="split_k_stores_over_what_is_still_read",
         old=CONSUMERS_WAIT,
@@ -74,17 +83,34 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_read_early_and_once_more",
-        old=LATE,
-        new="{}",
+        file=PARTS,
+        old=".b = pass == 2 || early.b == (pass == 0)}",
+        new=".b = pass > 0 || early.b}",
         expect=race("TMA load", K, "TMA load", K),
         options=("early=3",),
     ),
     # ---- the ring
     Mutant(
         name="split_k_first_stages_loaded_again",
-        old="produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once,",
-        new="produce<kOrder>(args, grid, tile, begin, k_tiles - at_once,",
-        expect="wrong",
+        file=PARTS,
+        old="k_tile = begin + (pass < 2 ? 0 : at_once);",
+        new="k_tile = begin + (pass < 2 ? 0 : at_once - 1);",
+        expect=race("plain store", K, "TMA load", K),
+    ),
+    Mutant(
+        name="split_k_acquired_twice_where_it_begins_early",
+        file=PARTS,
+        old="begun && pass == 1 ? &",
+        new="false ? &",
+        expect=r"mbarrier\.arrive\.expect_tx by .* has its 1 arrivals already",
+        options=("early=2",),
+    ),
+    Mutant(
+        name="split_k_others_know_before_the_first_stages",
+        file=PARTS,
+        old="if (pass == 2) others_know();",
+        new="if (pass == 3) others_know();",
+        expect="deadlock",
     ),
     Mutant(
         name="split_k_loads_before_the_barriers",
@@ -141,9 +167,25 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_exits_while_others_read",
-        old="    sync_cluster<kSplit>();  // and have been read\n",
+        old="    Sums::wait_for_reads();\n",
         new="",
         expect=r"exits without having waited for plain load by .* at cluster_sums\.h:\d+, which needs its",
+    ),
+    Mutant(
+        name="split_k_arrives_before_it_reads",
+        file=SUMS,
+        old=ADDS + ARRIVES,
+        new=ARRIVES + ADDS,
+        expect=r"exits without having waited for plain load by .* at cluster_sums\.h:\d+, which needs its",
+        sizes=IN_WORDS,
+    ),
+    Mutant(
+        name="split_k_never_arrives",
+        file=SUMS,
+        old=ARRIVES,
+        new="",
+        expect="barrier.cluster.wait by .*: the thread has not arrived",
+        sizes=IN_WORDS,
     ),
     Mutant(
         name="split_k_its_own_sums_alone",
@@ -163,14 +205,14 @@ MUTANTS = [
         name="split_k_the_share_begins_with_the_second_vector",
         file=SUMS,
         old=OF_THE_TILE,
-        new="begin = rank * share + thread + 1;",
+        new="first = rank * share + 1, ",
         expect="wrong",
     ),
     Mutant(
         name="split_k_every_rank_begins_with_the_first_row",
         file=SUMS,
         old=OF_THE_TILE,
-        new="begin = thread;",
+        new="first = 0, ",
         expect=r"race on global memory d\+0x[0-9a-f]+",
     ),
     Mutant(
@@ -212,8 +254,8 @@ MUTANTS = [
     Mutant(
         name="split_k_vectors_of_the_next_rank_stored",
         file=SUMS,
-        old="if (vector < end) f(i,",
-        new="f(i,",
+        old="words.end_at(share.end);",
+        new="",
         expect=r"race on global memory d\+0x[0-9a-f]+",
         sizes=(60, 64, 290),
     ),
@@ -228,8 +270,8 @@ MUTANTS = [
     Mutant(
         name="split_k_vectors_passed_over",
         file=SUMS,
-        old="first += kTogether * kThreads",
-        new="first += (kTogether + 1) * kThreads",
+        old="at += kCount * kRowStep",
+        new="at += (kCount + 1) * kRowStep",
         expect="wrong",
         row="{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}",
         sizes=(64, 128, 290),
@@ -238,16 +280,16 @@ MUTANTS = [
     Mutant(
         name="split_k_words_of_the_first_vector_for_all",
         file=SUMS,
-        old="        copy_words(first + kCount * kThreads);\n",
-        new="",
+        old="words.copy_rows(copied, load_word, row, OfRank::kRowStep, share.column);",
+        new="words.copy_rows(copied, load_word, row, 0, share.column);",
         expect="wrong",
-        sizes=IN_WORDS,
+        row="{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}",
+        sizes=(64, 128, 290),
         options=("epilogue=4",),
     ),
     Mutant(
         name="split_k_first_words_left_out",
-        file=SUMS,
-        old="      copy_words(share.begin);\n",
+        old=ADDED,
         new="",
         expect="wrong",
         sizes=IN_WORDS,
@@ -273,7 +315,7 @@ MUTANTS = [
     Mutant(
         name="split_k_what_is_added_to_the_first_vectors_is_added_to_all",
         file=SUMS,
-        old="        begun.load(first + kTogether * kThreads);\n",
+        old="        if (!is_last) begun.load(row + kCount * begun.share.kRowStep);\n",
         new="",
         expect="wrong",
         row="{sm90_split_k, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}",
@@ -302,8 +344,8 @@ MUTANTS = [
     Mutant(
         name="split_k_the_second_product_of_a_pair_is_the_first",
         file=SUMS,
-        old="add(own, share, vector, second, /*column=*/begun.kColumns);",
-        new="add(own, share, vector, second);",
+        old="add(own, begun.share, row, second, /*column=*/begun.kColumns);",
+        new="add(own, begun.share, row, second);",
         expect="wrong",
         row="{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}",
         sizes=IN_WORDS,

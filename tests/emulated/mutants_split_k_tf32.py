@@ -8,7 +8,7 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_split_k, tf32, f32, {64, 128, 32}, 3, {1, 2}, 16}"
-K, T, SUMS = "split_k_tf32.h", "sm90_transposed.cuh", "cluster_sums.h"
+K, T, PARTS, SUMS = "split_k_tf32.h", "sm90_transposed.cuh", "split_k.h", "cluster_sums.h"
 
 # Four tiles, the last of 6 rows and 8 columns, and nine k-tiles: four and five, in a ring of three stages.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 136, 260), order="TN", expect="wrong")
@@ -16,10 +16,9 @@ ONE_K_TILE = (70, 136, 30)  # the last rank's
 
 BEGIN = "begin = Sums::first_k_tile(rank, grid.k),"
 K_TILES = "k_tiles = Sums::first_k_tile(rank + 1, grid.k) - begin;"
-FIRST_STAGES = "produce<kOrder>(args, grid, tile, begin, at_once,"
-OTHER_STAGES = "produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once,"
+FIRST_OF_PASS = "k_tile = begin + (pass < 2 ? 0 : at_once);"
 AT_ONCE = "at_once = k_tiles < kStages ? k_tiles : kStages;"
-KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
+KERNEL_AHEAD = "    if (pass == 1) griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 CONSUMERS = "      sync_threads();\n      warpgroup_reg_alloc"
 TURN = "turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);\n"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
@@ -29,24 +28,31 @@ COLUMN_OF_A_PAIR = "n = Products::first_column(thread);"
 SECOND = "tCrC(make_coord(i % 2, 1, i / 2), _0{}, _0{})}"
 PLACE = "sums + SumsLayout{}(m, n)"
 ADD = "Begun<kFinishing>(args, tile, rank, thread - 128);"
-ADDED = "      begun.load(begun.share.begin);\n"
+ADDED = "      begun.load(begun.share.row);\n"
 CONSUMERS_WAIT = "      griddepcontrol_wait();\n"
 
 MUTANTS = [
     # ---- parts of k
     Mutant(name="split_k_tf32_every_part_begins_with_the_first_k_tile", old=BEGIN, new="begin = 0,"),
     Mutant(
-        name="split_k_tf32_first_stages_of_the_first_rank", old=FIRST_STAGES, new=FIRST_STAGES.replace("begin", "0")
+        name="split_k_tf32_first_stages_of_the_first_rank",
+        file=PARTS,
+        old=FIRST_OF_PASS,
+        new="k_tile = pass < 2 ? 0 : begin + at_once;",
+        expect=deadlock("parity [01]: .*", r"\S+"),
     ),
     Mutant(
         name="split_k_tf32_first_stages_loaded_again",
-        old=OTHER_STAGES,
-        new=OTHER_STAGES.replace("begin + at_once", "begin"),
+        file=PARTS,
+        old=FIRST_OF_PASS,
+        new="k_tile = begin + (pass < 2 ? 0 : at_once - 1);",
+        expect=race("plain store", K, "TMA load", K),
     ),
     Mutant(name="split_k_tf32_last_k_tile_left_out", old=K_TILES, new="k_tiles = grid.k / kSplit;"),
     Mutant(name="split_k_tf32_remainder_given_twice", old=K_TILES, new="k_tiles = (grid.k + kSplit - 1) / kSplit;"),
     Mutant(
         name="split_k_tf32_loads_more_than_its_part",
+        file=PARTS,
         old=AT_ONCE,
         new="at_once = kStages;",
         expect=race("plain store", K, "TMA load", K),
@@ -68,7 +74,13 @@ MUTANTS = [
         sizes=ONE_K_TILE,
     ),
     # ---- the kernel ahead
-    Mutant(name="split_k_tf32_loads_what_is_not_there_yet", old=KERNEL_AHEAD, new="", expect=too_early("TMA load", K)),
+    Mutant(
+        name="split_k_tf32_loads_what_is_not_there_yet",
+        file=PARTS,
+        old=KERNEL_AHEAD,
+        new="",
+        expect=too_early("TMA load", K),
+    ),
     Mutant(
         name="split_k_tf32_stores_over_what_is_still_read",
         old=CONSUMERS_WAIT + ADDED,
@@ -130,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_tf32_exits_while_others_read",
-        old="    cluster_sync();  // and have been read\n",
+        old="    Sums::wait_for_reads();\n",
         new="",
         expect=r"exits without having waited for plain load by .* at cluster_sums\.h:\d+, which needs its",
     ),
