@@ -133,12 +133,15 @@ struct Gemm<kConfig> {
         if (elect_one_sync()) produce(args, params, at, begin, end, smem);
         sync_warp();
       }
-      if constexpr (kSplit > 1) cluster_sync();
+      if constexpr (kSplit > 1) {
+        cluster_sync();
+        cluster_arrive();
+      }
     } else {
       if constexpr (kMovesRegisters) warpgroup_reg_alloc<kConsumerRegisters>();
       consume<kKind>(args, params, at, begin, end, rank, smem, thread - 128);
     }
-    if constexpr (kSplit > 1) cluster_sync();
+    if constexpr (kSplit > 1) cluster_wait();  // rank 0 has read
   }
 
   static MOYE_DEVICE void produce(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,

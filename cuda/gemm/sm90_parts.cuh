@@ -121,7 +121,7 @@ struct Gemm<kConfig> {
       for (int consumer = 0; consumer < kConsumers; ++consumer) mbarrier_init(&smem.turn[consumer], 4);
       fence_mbarrier_init();
     }
-    sync_cluster<kCluster>();
+    sync_cluster_behind_init<kCluster>();
     griddepcontrol_wait();  // the parts are there
     if (thread < 128) {
       warpgroup_reg_dealloc<OfPair::kProducerRegisters>();

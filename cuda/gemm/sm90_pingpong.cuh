@@ -98,7 +98,7 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
       }
       fence_mbarrier_init();
     }
-    sync_cluster<kCluster>();
+    sync_cluster_behind_init<kCluster>();
     // The kernel ahead may still run up to here. A producer that loads early waits itself.
     if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();
     if (thread < 128) {

@@ -130,6 +130,7 @@ struct Gemm<kConfig> {
       if (elected) produce(args, params, tile, begin + at_once, k_tiles - at_once, smem, write);
       sync_warp();
       sync_ranks(args.parts);
+      if (args.parts > 1) cluster_arrive();
     } else {
       griddepcontrol_wait();
       sync_threads();
@@ -142,7 +143,7 @@ struct Gemm<kConfig> {
       sync_ranks(args.parts);  // all ranks' sums are there
       add_and_store(args, tile, rank, smem, thread - 128);
     }
-    if (args.parts > 1) cluster_sync();  // and have been read
+    if (args.parts > 1) cluster_wait();  // and have been read
   }
 
   static MOYE_DEVICE void sync_ranks(int parts) {
@@ -313,12 +314,13 @@ struct Gemm<kConfig> {
     int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + args.parts - 1) / args.parts;
     int const end = (rank + 1) * share < all ? (rank + 1) * share : all;
     MOYE_NO_UNROLL
-    for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
-      int const row = vector / kVectors, at = vector % kVectors * kVector;
+    for (int first = rank * share;; first += kConsumerThreads) {  // in all threads alike
+      int const vector = first + thread, row = vector / kVectors, at = vector % kVectors * kVector;
+      bool const is_last = first + kConsumerThreads >= end;
       Row<float, kVector> parts[kMostWeightParts];
       MOYE_UNROLL
       for (int r = 0; r < kMostWeightParts; ++r) {  // all are on their way before the first is needed
-        if (r < args.parts)
+        if (r < args.parts && vector < end)
           parts[r] = detail::bit_cast<Row<float, kVector>>(
               *reinterpret_cast<uint128_t const*>(sums[r] + SumsLayout{}(row, at)));
       }
@@ -329,9 +331,12 @@ struct Gemm<kConfig> {
           if (r < args.parts) parts[0].elements[i] += parts[r].elements[i];
         }
       }
+      // In front of the last stores: the barrier would wait for them, too.
+      if (is_last && args.parts > 1) cluster_arrive();
       int64_t const column = int64_t(tile.n) * kBlkN + at;
-      if (column < args.gemm.n)  // a multiple of kVector
+      if (vector < end && column < args.gemm.n)  // a multiple of kVector
         store_row<Element>(args.gemm, (int64_t(tile.m) * kBlkM + row) * args.gemm.n + column, parts[0]);
+      if (is_last) break;
     }
   }
 

@@ -157,4 +157,16 @@ MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
   }
 }
 
+/// The same where nothing but mbarriers, behind fence_mbarrier_init, has to be seen: nobody waits for memory.
+template <int kCtas>
+MOYE_DEVICE void sync_cluster_behind_init(MOYE_LOC_ONLY) {
+  MOYE_SITE;
+  if constexpr (kCtas > 1) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  } else {
+    sync_threads();
+  }
+}
+
 }  // namespace moye

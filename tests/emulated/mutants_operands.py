@@ -138,7 +138,7 @@ MUTANTS = [
         "sm90_first_barrier_of_the_cta_alone",
         CLUSTER,
         C,
-        "    sync_cluster<kCluster>();\n",
+        "    sync_cluster_behind_init<kCluster>();\n",
         "    sync_threads();\n",
         r"sm90_cooperative\.cuh:\d+: (mbarrier .* of block \(\d,0,0\): no (barrier|fence_mbarrier_init) lies between|"
         r"no mbarrier has been initialized)",

@@ -148,8 +148,8 @@ MUTANTS = [
     ),
     Mutant(
         name="weights_results_between_vectors",
-        old="    if (column < args.gemm.n)  // a multiple of kVector\n",
-        new="",
+        old="vector < end && column < args.gemm.n)  // a multiple of kVector\n",
+        new="vector < end)\n",
         expect=r"race on global memory d\+.*: plain store .*: nothing orders two CTAs of a launch",
     ),
     Mutant(
@@ -173,10 +173,24 @@ MUTANTS = [
     ),
     Mutant(
         name="weights_exits_while_others_read",
-        old="    if (args.parts > 1) cluster_sync();  // and have been read\n",
+        old="    if (args.parts > 1) cluster_wait();  // and have been read\n",
         new="",
         options=PARTS,
         expect=r"exits without having waited for plain load by .* at sm90_weights\.cuh:\d+, which needs its",
+    ),
+    Mutant(
+        name="weights_last_vectors_of_the_next_rank",
+        old="if (vector < end && column < args.gemm.n)",
+        new="if (column < args.gemm.n)",
+        options=PARTS,
+        expect="race on global memory",
+    ),
+    Mutant(
+        name="weights_never_arrives",
+        old="      if (is_last && args.parts > 1) cluster_arrive();\n",
+        new="",
+        options=PARTS,
+        expect="barrier.cluster.wait by .*: the thread has not arrived",
     ),
     # ---- the ring
     Mutant(
