@@ -27,19 +27,16 @@ struct Row {
   T elements[kCount];
 };
 
-template <class Word>
-MOYE_DEVICE void write_word(Word const& word, void* p) {
-  if constexpr (sizeof(Word) == 16) {
-    store_global(word, *static_cast<Word*>(p));  // assigned, it would be four stores
-  } else {
-    *static_cast<Word*>(p) = word;
-  }
-}
 template <class T, int kCount>
 MOYE_DEVICE void write_word(Row<T, kCount> const& row, T* p) {
-  write_word(detail::bit_cast<typename Row<T, kCount>::Word>(row), static_cast<void*>(p));
+  using Word = typename Row<T, kCount>::Word;
+  auto const word = detail::bit_cast<Word>(row);
+  if constexpr (sizeof(Word) == 16) {
+    store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
+  } else {
+    *reinterpret_cast<Word*>(p) = word;
+  }
 }
-
 /// The two floats of a word of 16-bit type T.
 template <class T>
 MOYE_DEVICE Row<float, 2> unpack_pair(uint32_t word) {
@@ -49,40 +46,6 @@ MOYE_DEVICE Row<float, 2> unpack_pair(uint32_t word) {
     auto const pair = detail::bit_cast<Row<T, 2>>(word);
     return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
   }
-}
-
-/// A row of floats as a word of type T, each rounded once; and back. Element by element, 16 bits would be shifted into
-/// their place.
-template <class T, int kCount>
-MOYE_DEVICE typename Row<T, kCount>::Word converted_word(float const* z) {
-  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
-    Row<uint32_t, kCount / 2> pairs;
-    MOYE_UNROLL
-    for (int i = 0; i < kCount / 2; ++i) pairs.elements[i] = pack_pair<T>(z[2 * i], z[2 * i + 1]);
-    return detail::bit_cast<typename Row<T, kCount>::Word>(pairs);
-  } else {
-    Row<T, kCount> row;
-    MOYE_UNROLL
-    for (int i = 0; i < kCount; ++i) row.elements[i] = convert<T>(z[i]);
-    return detail::bit_cast<typename Row<T, kCount>::Word>(row);
-  }
-}
-template <class T, int kCount>
-MOYE_DEVICE Row<float, kCount> floats_of_word(typename Row<T, kCount>::Word const& word) {
-  Row<float, kCount> floats;
-  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
-    auto const pairs = detail::bit_cast<Row<uint32_t, kCount / 2>>(word);
-    MOYE_UNROLL
-    for (int i = 0; i < kCount / 2; ++i) {
-      auto const pair = unpack_pair<T>(pairs.elements[i]);
-      floats.elements[2 * i] = pair.elements[0], floats.elements[2 * i + 1] = pair.elements[1];
-    }
-  } else {
-    auto const row = detail::bit_cast<Row<T, kCount>>(word);
-    MOYE_UNROLL
-    for (int i = 0; i < kCount; ++i) floats.elements[i] = convert<float>(row.elements[i]);
-  }
-  return floats;
 }
 
 /// The C++ type of an accumulator, and what it can be written as: doubles as they are, the others rounded once.
@@ -256,14 +219,22 @@ class TileEpilogue {
   MOYE_DEVICE void added_words(uint128_t (&words)[kCount], int m, int row_step, int n MOYE_LOC) const {
     MOYE_SITE;
     if (n >= n_left_ || m >= m_left_) return;
-    with_element<Sum>([&](auto element) {
+    EpilogueOperand const& operand = addend(args_.epilogue);
+    int64_t const first = residual_ + m * operand.m_stride + n, step = row_step * operand.m_stride;
+    auto const load = [&](auto element) {
       using T = decltype(element);
+      T const* p = static_cast<T const*>(operand.data) + first;
       MOYE_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        auto& word = reinterpret_cast<typename Row<T, kVector>::Word&>(words[i]);
-        word = *word_of<T>(addend(args_.epilogue), residual_, m, i * row_step, n);
+      for (int i = 0; i < kCount; ++i, p += step) {
+        using Word = typename Row<T, kVector>::Word;
+        if (m + i * row_step < m_left_) reinterpret_cast<Word&>(words[i]) = *reinterpret_cast<Word const*>(p);
       }
-    });
+    };
+    if (word_bytes(args_.d_dtype) == kVector * 2) {
+      load(uint16_t{});
+    } else {
+      load(Sum{});
+    }
   }
   /// Stores the vectors, with it.
   template <int kCount, class SumsOf>
@@ -480,9 +451,18 @@ class TileEpilogue {
   MOYE_DEVICE static void add_words(WordAt const& word_at, Compute scale, Compute (&z)[kCount * kVector]) {
     MOYE_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      auto const row = detail::bit_cast<Row<T, kVector>>(word_at(i));
-      MOYE_UNROLL
-      for (int j = 0; j < kVector; ++j) z[i * kVector + j] += scale * convert<Compute>(row.elements[j]);
+      if constexpr (is_same<Compute, float> && sizeof(T) == 2 && kVector > 2) {
+        auto const pairs = detail::bit_cast<Row<uint32_t, kVector / 2>>(word_at(i));
+        MOYE_UNROLL
+        for (int j = 0; j < kVector / 2; ++j) {
+          auto const [even, odd] = unpack_pair<T>(pairs.elements[j]).elements;
+          z[i * kVector + 2 * j] += scale * even, z[i * kVector + 2 * j + 1] += scale * odd;
+        }
+      } else {
+        auto const row = detail::bit_cast<Row<T, kVector>>(word_at(i));
+        MOYE_UNROLL
+        for (int j = 0; j < kVector; ++j) z[i * kVector + j] += scale * convert<Compute>(row.elements[j]);
+      }
     }
   }
 
@@ -498,8 +478,12 @@ class TileEpilogue {
     for (int i = 0; i < kCount; ++i) {
       if (m + i * row_step >= m_left_) break;
       T* const at = p + i * row_step * args_.d_m_stride;
-      if constexpr (is_same<Compute, float>) {
-        write_word(converted_word<T, kVector>(z + i * kVector), static_cast<void*>(at));
+      if constexpr (is_same<Compute, float> && sizeof(T) == 2 && kVector > 2) {
+        Row<uint32_t, kVector / 2> pairs;  // elements would be shifted into their place
+        MOYE_UNROLL
+        for (int j = 0; j < kVector / 2; ++j)
+          pairs.elements[j] = pack_pair<T>(z[i * kVector + 2 * j], z[i * kVector + 2 * j + 1]);
+        write_word(pairs, reinterpret_cast<uint32_t*>(at));
       } else {
         Row<T, kVector> row;
         MOYE_UNROLL

@@ -104,9 +104,10 @@ struct Gemm<kConfig> {
       return {};
     }
 
+    // Where a thread has more sums, a kernel that finishes all of them and nothing else has no registers for it.
     template <int kSumsOfThread>
     static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
-      return !kOwnActivation && (stores == Stores::converted || stores == Stores::activated);
+      return !kOwnActivation && (stores == Stores::converted || (stores == Stores::activated && kSumsOfThread <= 64));
     }
   };
 
@@ -184,15 +185,13 @@ struct Gemm<kConfig> {
     for (TileCoord const tile : TileScheduler<1, 1>(params.grid)) {
       multiply(params.grid.k, read, tCrC);
       // While the producer loads for the next tile.
+      constexpr bool kHasSimple = !Epilogue::template has_kernel<kSums>(Stores::activated);
       if constexpr (Epilogue::template has_kernel<kSums>(kStores)) {
         store_simple<kStores>(args, params, tile, tCrC, thread);
+      } else if (kHasSimple && params.store.way != StoreParams::Way::elements) {
+        if (params.store.way != StoreParams::Way::converted) finish(args, tile, tCrC, thread);
+        store_simple<Stores::converted>(args, params, tile, tCrC, thread);
       } else {
-        if constexpr (kOwnActivation) {  // a function of a user's is in one kernel, whatever the call has beside it
-          if (params.store.way == StoreParams::Way::activated) {
-            store_simple<Stores::activated>(args, params, tile, tCrC, thread);
-            continue;
-          }
-        }
         store(args, tile, tCrC, thread);
       }
     }

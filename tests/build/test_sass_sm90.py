@@ -397,7 +397,7 @@ def test_short_kernels(kernel):
     general = f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::NN>"
     codes, splits_k = [*codes_without_spills(kernel, [*names, general])], kernel == "sm90_split_k"
     for code in codes:
-        check_code(code, tma_stores=not splits_k, deals_registers=not splits_k)
+        check_code(code, tma_stores=not splits_k and not is_transposed(row), deals_registers=not splits_k)
     lengths = sorted(map(len, codes))
     assert lengths[0] < lengths[-1] / (2 if splits_k else 5)
 
