@@ -1,6 +1,7 @@
-// From a warpgroup's wgmma accumulators to d. Nine ways, chosen once per call by the host:
-//   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
-//               warp goes on
+// From a warpgroup's wgmma accumulators to d. Ten ways, chosen once per call by the host:
+//   converted   sums as they are, as 16 bits: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges,
+//               while the warp goes on
+//   wide        the same as 32 bits
 //   activated   16-bit results with at most a row of bias, an activation and what it is applied to: the same, finished
 //               in registers, with no question asked for each box that the host can answer
 //   ahead       the same with c, a residual, or a derivative at c, which TMA has brought to the boxes meanwhile
@@ -37,7 +38,11 @@ namespace moye {
 
 /// The ways that a kernel knows: any, one, or those that have no kernel of their own. In a program a kernel's
 /// instructions come from memory, and those of a short kernel are there sooner.
-enum class Stores : uint8_t { any, converted, activated, ahead, others };
+enum class Stores : uint8_t { any, converted, wide, activated, ahead, others };
+
+/// Whether calls of such a kernel may have a second b.
+template <Stores kStores>
+inline constexpr bool kMayBePair = kStores == Stores::any || kStores == Stores::others;
 
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
 /// boxes: c may be d.
@@ -101,13 +106,13 @@ struct WarpgroupEpilogue {
     bool const is_simple =
         is_short && epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.residual.data == nullptr;
     bool const is_ahead = is_short && kAhead && epilogue.preactivation == nullptr && has_operand_ahead(args);
-    params->way = !(plain || can_finish)                             ? Way::elements
-                  : is_of_boxes(args)                                ? (pair        ? Way::pair
-                                                                        : gated     ? Way::gated
-                                                                        : plain     ? Way::converted
-                                                                        : is_simple ? Way::activated
-                                                                        : is_ahead  ? Way::ahead
-                                                                                    : Way::finished)
+    params->way = !(plain || can_finish) ? Way::elements
+                  : is_of_boxes(args)    ? (pair        ? Way::pair
+                                            : gated     ? Way::gated
+                                            : plain     ? (bytes == 2 ? Way::converted : Way::wide)
+                                            : is_simple ? Way::activated
+                                            : is_ahead  ? Way::ahead
+                                                        : Way::finished)
                   : !is_of_rows || params->derives || params->scales ? Way::elements
                   : plain                                            ? Way::shifted
                   : bytes == 2                                       ? Way::finished_shifted
@@ -143,7 +148,7 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
-    if constexpr (kStores == Stores::converted || kStores == Stores::activated || kStores == Stores::ahead) {
+    if constexpr (kStores != Stores::any && kStores != Stores::others) {
       if (kAhead) landed += warp;
       Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
       store_one_way<kStores>(w, tCrC, row_of_warp);
@@ -225,8 +230,8 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
     return !kOwnActivation &&
-           (stores == Stores::converted || (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) ||
-            (stores == Stores::ahead && kAhead));
+           (stores == Stores::converted || stores == Stores::wide ||
+            (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) || (stores == Stores::ahead && kAhead));
   }
 
   /// Host: whether store_group() stores the call's results, which make_params() has described. kSumsOfThread: all that
@@ -234,7 +239,7 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread, bool kMayBePair>
   static bool can_store_groups(StoreParams const& params) {
     bool const is_finished = params.way == Way::activated || params.way == Way::finished;
-    return params.way == Way::converted || (is_finished && kHasRoom<kSumsOfThread>) ||
+    return params.way == Way::converted || params.way == Way::wide || (is_finished && kHasRoom<kSumsOfThread>) ||
            (params.way == Way::pair && kPairs && kMayBePair);
   }
 
@@ -299,7 +304,17 @@ struct WarpgroupEpilogue {
   template <Stores kWay, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_one_way(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     if constexpr (kWay == Stores::converted) {
-      with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_boxes_of<decltype(out)>(warp, tCrC, row); });
+      if (warp.args.d_dtype == Dtype::bf16) {
+        store_boxes_of<bfloat16_t>(warp, tCrC, row);
+      } else {
+        store_boxes_of<half_t>(warp, tCrC, row);
+      }
+    } else if constexpr (kWay == Stores::wide) {
+      if (is_same<Sum, float> || warp.args.d_dtype == Dtype::f32) {
+        store_boxes_of<float>(warp, tCrC, row);
+      } else {
+        store_boxes_of<Sum>(warp, tCrC, row);
+      }
     } else {
       constexpr bool kIsAhead = kWay == Stores::ahead;
       if constexpr (kIsAhead && kMayDerive) {
@@ -326,6 +341,7 @@ struct WarpgroupEpilogue {
     if constexpr (kStores == Stores::any) {
       if constexpr (has_kernel<kSumsOfThread>(Stores::converted)) {
         if (is_stored(C<Stores::converted>{}, Way::converted)) return true;
+        if (is_stored(C<Stores::wide>{}, Way::wide)) return true;
       }
       if constexpr (has_kernel<kSumsOfThread>(Stores::activated)) {
         if (is_stored(C<Stores::activated>{}, Way::activated)) return true;

@@ -26,7 +26,7 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { converted, activated, ahead, finished, pair, gated, shifted, finished_shifted, elements };
+  enum class Way { converted, wide, activated, ahead, finished, pair, gated, shifted, finished_shifted, elements };
   Way way;
   bool derives, scales;                                    // of `ahead` and `finished`
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias

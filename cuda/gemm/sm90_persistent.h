@@ -67,76 +67,48 @@ template <GemmConfig kConfig>
 inline constexpr bool kLoadsEarly = kConfig.cluster.m * kConfig.cluster.n == 1 && kConfig.alignment == 16 &&
                                     kConfig.tile.k == 64 && kConfig.tile.m * kConfig.tile.n <= 64 * 256;
 
-/// One thread: the first stages, whose k-tiles it counts. Operands that last are loaded before the kernel ahead has
-/// ended.
-template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
-MOYE_DEVICE int produce_first(GemmArgs const& args, PersistentParams const& params, Multicasts const& of,
-                              OperandStages<kConfig>& stages, Pipeline& pipeline MOYE_LOC) {
-  MOYE_SITE;
-  int const k_tiles = params.grid.k < kConfig.stages ? params.grid.k : kConfig.stages;
-  TileScheduler<kConfig.cluster.m, kConfig.cluster.n> const tiles(params.grid);
-  TileCoord const tile = operand_tile(*tiles.begin(), params.grid);
-  OperandCoords const coords = operand_coords<kRank>(args, tile);
-  Which which{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
-  MOYE_NO_UNROLL
-  for (int late = 0; late < 2; ++late) {
-    auto write = Pipeline::producer_start();
-    MOYE_NO_UNROLL
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++write) {
-      uint64_t* const full = &pipeline.full[write.index()];
-      if (late == 0) pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands, kRank>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, of.a,
-                                  of.b, which);
-    }
-    griddepcontrol_wait();  // which may still write the others
-    which = {.a = !which.a, .b = !which.b};
-  }
-  return k_tiles;
-}
-
-/// One thread: the loads of all tiles, stage after stage, through maps of kRank. It runs ahead of the consumers, into
-/// the next tiles. Where it loads early it waits for the kernel ahead here.
-template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
+/// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles. Where it
+/// loads early it waits for the kernel ahead here, and fills the first stages in two passes: with operands that last
+/// before that, with the others behind it. All loads are the same instructions: a program waits for what is there
+/// twice. kMayBePair: as of load_stage().
+template <class Operands, bool kMayBePair, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
   MOYE_SITE;
   auto [a, b] = multicasts<kConfig.cluster>();
   a.hint = params.hint_a, b.hint = params.hint_b;
   auto write = Pipeline::producer_start();
-  int begun = 0;  // k-tiles of the first tile
+  Which early{.a = false, .b = false};
   if constexpr (kLoadsEarly<kConfig>) {
     if ((args.early & kEarlyNextAtOnce) != 0) griddepcontrol_launch_dependents();
-    if ((args.early & (kEarlyA | kEarlyB)) != 0)
-      begun = produce_first<Operands, kRank>(args, params, {a, b}, stages, pipeline);
-    write += begun;
-    griddepcontrol_wait();  // the kernel ahead may still run up to here
+    early = {.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
   }
+  bool begins = early.a || early.b;
+  if (kLoadsEarly<kConfig> && !begins) griddepcontrol_wait();  // the kernel ahead may still run up to here
   for (TileCoord const of_sums : TileScheduler<kConfig.cluster.m, kConfig.cluster.n>(params.grid)) {
     TileCoord const tile = operand_tile(of_sums, params.grid);
-    OperandCoords const coords = operand_coords<kRank>(args, tile);
+    OperandCoords const coords = operand_coords(args, params.maps, tile);
+    int const at_once = params.grid.k < kConfig.stages ? params.grid.k : kConfig.stages;
     MOYE_NO_UNROLL
-    for (int k_tile = begun; k_tile < params.grid.k; ++k_tile, ++write) {
-      // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
-      uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands, kRank>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, a, b);
+    for (int pass = begins ? 0 : 2; pass < 3; ++pass) {
+      if (pass == 1) griddepcontrol_wait();  // which may still write the others
+      if (pass < 2) write = Pipeline::producer_start();
+      Which const which{.a = pass == 2 || early.a == (pass == 0), .b = pass == 2 || early.b == (pass == 0)};
+      int const end = pass < 2 ? at_once : params.grid.k;
+      MOYE_NO_UNROLL
+      for (int k_tile = pass == 2 && begins ? at_once : 0; k_tile < end; ++k_tile, ++write) {
+        // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it. Behind the
+        // first pass it is the producer's already.
+        uint64_t* const full =
+            pass == 1 ? &pipeline.full[write.index()] : pipeline.producer_acquire(write, Operands::kStageBytes);
+        load_stage<Operands, kMayBePair>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full,
+                                         a, b, which);
+      }
     }
-    begun = 0;
+    begins = false;
   }
   if constexpr (kLoadsEarly<kConfig>) {
     if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
-  }
-}
-
-/// The same, whatever the maps' rank is. Each has a loop of its own: most calls need one coordinate of a matrix, and
-/// producers have few registers for more.
-template <class Operands, GemmConfig kConfig, class Pipeline>
-MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
-                         Pipeline& pipeline MOYE_LOC) {
-  MOYE_SITE;
-  if (params.maps.rank == 3) {
-    produce<Operands, 3>(args, params, stages, pipeline);
-  } else {
-    produce<Operands, 5>(args, params, stages, pipeline);
   }
 }
 
@@ -148,6 +120,7 @@ Status for_each_short_kernel(F const& f) {
     return {};
   };
   if (Status status = one(C<Stores::converted>{}, StoreParams::Way::converted); !status.ok()) return status;
+  if (Status status = one(C<Stores::wide>{}, StoreParams::Way::wide); !status.ok()) return status;
   if (Status status = one(C<Stores::activated>{}, StoreParams::Way::activated); !status.ok()) return status;
   return one(C<Stores::ahead>{}, StoreParams::Way::ahead);
 }

@@ -104,7 +104,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
-        if (elect_one_sync()) produce<Operands<kOrder>>(args, params, smem.operands, smem.pipeline);
+        if (elect_one_sync())
+          produce<Operands<kOrder>, kMayBePair<kStores>>(args, params, smem.operands, smem.pipeline);
         sync_warp();
       }
     } else {

@@ -100,14 +100,15 @@ struct Gemm<kConfig> {
                              epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
                              (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
       using Way = StoreParams::Way;
-      params->way = !is_simple ? Way::elements : is_plain(epilogue) ? Way::converted : Way::activated;
+      bool const is_wide = is_plain(epilogue) && stored.d_dtype == Dtype::f32;
+      params->way = !is_simple ? Way::elements : is_wide ? Way::wide : Way::activated;
       return {};
     }
 
     // Where a thread has more sums, a kernel that finishes all of them and nothing else has no registers for it.
     template <int kSumsOfThread>
     static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
-      return !kOwnActivation && (stores == Stores::converted || (stores == Stores::activated && kSumsOfThread <= 64));
+      return !kOwnActivation && (stores == Stores::wide || (stores == Stores::activated && kSumsOfThread <= 64));
     }
   };
 
@@ -124,7 +125,8 @@ struct Gemm<kConfig> {
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters<kOrder>>();
       if (thread < 32) {
-        if (elect_one_sync()) produce<Operands<kOrder>>(args, params, smem.operands, smem.pipeline);
+        if (elect_one_sync())
+          produce<Operands<kOrder>, /*kMayBePair=*/false>(args, params, smem.operands, smem.pipeline);
         sync_warp();
       } else if constexpr (kTurns<kOrder>) {
         int64_t stages = 0;
@@ -188,9 +190,8 @@ struct Gemm<kConfig> {
       constexpr bool kHasSimple = !Epilogue::template has_kernel<kSums>(Stores::activated);
       if constexpr (Epilogue::template has_kernel<kSums>(kStores)) {
         store_simple<kStores>(args, params, tile, tCrC, thread);
-      } else if (kHasSimple && params.store.way != StoreParams::Way::elements) {
-        if (params.store.way != StoreParams::Way::converted) finish(args, tile, tCrC, thread);
-        store_simple<Stores::converted>(args, params, tile, tCrC, thread);
+      } else if (kHasSimple && params.store.way == StoreParams::Way::activated) {
+        store_simple<Stores::activated>(args, params, tile, tCrC, thread);
       } else {
         store(args, tile, tCrC, thread);
       }
@@ -307,8 +308,9 @@ struct Gemm<kConfig> {
   template <Stores kStores, class Sums>
   static MOYE_DEVICE void store_simple(GemmArgs const& args, TransposedParams const& params, TileCoord const& tile,
                                        Sums& tCrC, int thread) {
-    if constexpr (kStores == Stores::activated) finish(args, tile, tCrC, thread);
     GemmArgs const& stored = params.stored;
+    if constexpr (kStores == Stores::wide) return store_words<float>(stored, tile, tCrC, thread);
+    finish(args, tile, tCrC, thread);
     if (stored.d_dtype == Dtype::f32) {
       store_words<float>(stored, tile, tCrC, thread);
     } else if (stored.d_dtype == Dtype::bf16) {

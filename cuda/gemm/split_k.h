@@ -29,7 +29,7 @@ MOYE_DEVICE void produce_part(GemmArgs const& args, TileGrid const& grid, TileCo
   MOYE_SITE;
   bool const begun = early.a || early.b;
   int const at_once = k_tiles < kStages ? k_tiles : kStages;
-  OperandCoords const coords = maps.rank == 3 ? operand_coords<3>(args, tile) : operand_coords<5>(args, tile);
+  OperandCoords const coords = operand_coords(args, maps, tile);
   Multicast const a{.hint = hint_of(grid.n)}, b{.hint = hint_of(grid.m)};
   PipelineState<kStages> write;
   MOYE_NO_UNROLL
@@ -45,15 +45,7 @@ MOYE_DEVICE void produce_part(GemmArgs const& args, TileGrid const& grid, TileCo
       // The consumers have released the stage: fill it. Behind the first pass it is the producer's already.
       uint64_t* const full =
           begun && pass == 1 ? &pipeline.full[write.index()] : pipeline.producer_acquire(write, bytes);
-      auto const load = [&](auto rank) {
-        load_stage<Operands, decltype(rank)::value, kMayBePair>(args, maps, tile, coords, k_tile, stages, write.index(),
-                                                                full, a, b, which);
-      };
-      if (maps.rank == 3) {
-        load(_3{});
-      } else {
-        load(_5{});
-      }
+      load_stage<Operands, kMayBePair>(args, maps, tile, coords, k_tile, stages, write.index(), full, a, b, which);
     }
   }
   if (elected && (args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours

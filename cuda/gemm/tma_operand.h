@@ -357,10 +357,10 @@ struct OperandCoords {
   MapCoord a, b;
 };
 
-template <int kRank>
-MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, TileCoord const& tile) {
+MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile) {
   BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
-  return {map_coord<kRank>(matrix, args.a_batch_strides), map_coord<kRank>(matrix, args.b_batch_strides)};
+  if (maps.rank == 3) return {map_coord<3>(matrix, args.a_batch_strides), map_coord<3>(matrix, args.b_batch_strides)};
+  return {map_coord<5>(matrix, args.a_batch_strides), map_coord<5>(matrix, args.b_batch_strides)};
 }
 
 /// Of the two operands.
@@ -372,7 +372,7 @@ struct Which {
 /// reports to `full`.
 ///
 /// which: of the operands are loaded. kMayBePair: whether this call may have a second b, if any may.
-template <class Operands, int kRank, bool kMayBePair = true, GemmConfig kConfig>
+template <class Operands, bool kMayBePair, GemmConfig kConfig>
 MOYE_DEVICE void load_stage(
     GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
     OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
@@ -381,16 +381,25 @@ MOYE_DEVICE void load_stage(
   using A = typename Operands::A;
   using B = typename Operands::B;
   int const m = tile.m * kConfig.tile.m, n = tile.n * kConfig.tile.n, k = k_tile * kConfig.tile.k;
-  if (which.a) A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
-  if (!which.b) return;
-  if constexpr (kTakesPair<kConfig> && kMayBePair) {
-    if (args.epilogue.second_b != nullptr) {
-      B::template load_pair<kRank>(&maps.b, &maps.second_b, full, B::stage(stages.b, stage), n / 2, k, coords.b,
-                                   multicast_b);
-      return;
+  auto const load = [&](auto rank) {
+    constexpr int kRank = decltype(rank)::value;
+    if (which.a) A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
+    if (!which.b) return;
+    if constexpr (kTakesPair<kConfig> && kMayBePair) {
+      if (args.epilogue.second_b != nullptr) {
+        B::template load_pair<kRank>(&maps.b, &maps.second_b, full, B::stage(stages.b, stage), n / 2, k, coords.b,
+                                     multicast_b);
+        return;
+      }
     }
+    B::template load<kRank>(&maps.b, full, B::stage(stages.b, stage), n, k, coords.b, multicast_b);
+  };
+  // Each has instructions of its own: most calls need one coordinate of a matrix.
+  if (maps.rank == 3) {
+    load(_3{});
+  } else {
+    load(_5{});
   }
-  B::template load<kRank>(&maps.b, full, B::stage(stages.b, stage), n, k, coords.b, multicast_b);
 }
 
 }  // namespace moye

@@ -369,7 +369,11 @@ def test_rules(kernel):
 
 # {kernel: (a row, what its simplest call's kernel has behind the order, those of others)}
 SHORT = {
-    "sm90_pingpong": ("{sm90_pingpong,bf16,f32,{128,128,64},6,{1,1},16}", "Stores::converted", ("Stores::activated",)),
+    "sm90_pingpong": (
+        "{sm90_pingpong,bf16,f32,{128,128,64},6,{1,1},16}",
+        "Stores::converted",
+        ("Stores::activated", "Stores::wide"),
+    ),
     "sm90_cooperative": (
         "{sm90_cooperative,bf16,f32,{256,128,64},4,{1,1},16}",
         "Stores::converted",
@@ -382,7 +386,7 @@ SHORT = {
     ),
     "sm90_transposed": (
         "{sm90_transposed,tf32,f32,{128,128,32},6,{1,1},16}",
-        "Stores::converted",
+        "Stores::wide",
         ("Stores::activated",),
     ),
 }

@@ -95,7 +95,7 @@ def way_of(row: str, sizes: tuple[int, int, int], options: Sequence[str]) -> tup
     elif "epilogue" in words or "scales" in words:
         way = "finished" if rows_of_boxes else "finished_shifted"
     else:
-        way = "converted" if rows_of_boxes else "shifted"
+        way = "shifted" if not rows_of_boxes else "wide" if out == "f32" else "converted"
     return way, out
 
 

@@ -259,8 +259,8 @@ MUTANTS = [
     ),
     Short(
         name="transposed_every_call_is_plain",
-        old="is_plain(epilogue) ? Way::converted",
-        new="true ? Way::converted",
+        old="is_wide = is_plain(epilogue) &&",
+        new="is_wide =",
         expect="wrong",
         options=FINISHED,
     ),
