@@ -153,7 +153,7 @@ struct Gemm<kConfig> {
     int const k_tiles = params.grid.k;
     auto write = Pipeline::producer_start();
     for (TileCoord const tile : TileScheduler<kConfig.cluster.m, kConfig.cluster.n>(params.grid)) {
-      OperandCoords const coords = operand_coords(args, params.maps, tile);
+      OperandCoords const coords = operand_coords<kRank>(args, params.maps, tile);
       for (int pair = 0; pair < Pairs::kPairs; ++pair) {
         int const a = Pairs::part_of_a(pair) * k_tiles, b = Pairs::part_of_b(pair) * k_tiles;
         MOYE_NO_UNROLL

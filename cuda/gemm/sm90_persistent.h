@@ -69,9 +69,8 @@ inline constexpr bool kLoadsEarly = kConfig.cluster.m * kConfig.cluster.n == 1 &
 
 /// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles. Where it
 /// loads early it waits for the kernel ahead here, and fills the first stages in two passes: with operands that last
-/// before that, with the others behind it. All loads are the same instructions: a program waits for what is there
-/// twice. kMayBePair: as of load_stage().
-template <class Operands, bool kMayBePair, GemmConfig kConfig, class Pipeline>
+/// before that, with the others behind it. kMayBePair, kMapRank: as of load_stage().
+template <class Operands, bool kMayBePair, int kMapRank, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
   MOYE_SITE;
@@ -87,7 +86,7 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   if (kLoadsEarly<kConfig> && !begins) griddepcontrol_wait();  // the kernel ahead may still run up to here
   for (TileCoord const of_sums : TileScheduler<kConfig.cluster.m, kConfig.cluster.n>(params.grid)) {
     TileCoord const tile = operand_tile(of_sums, params.grid);
-    OperandCoords const coords = operand_coords(args, params.maps, tile);
+    OperandCoords const coords = operand_coords<kMapRank>(args, params.maps, tile);
     int const at_once = params.grid.k < kConfig.stages ? params.grid.k : kConfig.stages;
     MOYE_NO_UNROLL
     for (int pass = begins ? 0 : 2; pass < 3; ++pass) {
@@ -101,14 +100,29 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
         // first pass it is the producer's already.
         uint64_t* const full =
             pass == 1 ? &pipeline.full[write.index()] : pipeline.producer_acquire(write, Operands::kStageBytes);
-        load_stage<Operands, kMayBePair>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full,
-                                         a, b, which);
+        load_stage<Operands, kMayBePair, kMapRank>(args, params.maps, tile, coords, tile.k + k_tile, stages,
+                                                   write.index(), full, a, b, which);
       }
     }
     begins = false;
   }
   if constexpr (kLoadsEarly<kConfig>) {
     if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
+  }
+}
+
+/// The same, whatever the maps' rank is. Short launches have one copy of the loads, since a program waits for it; in
+/// larger tiles there is no register for that.
+template <class Operands, bool kMayBePair, GemmConfig kConfig, class Pipeline>
+MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
+                         Pipeline& pipeline MOYE_LOC) {
+  MOYE_SITE;
+  if constexpr (kLoadsEarly<kConfig>) {
+    produce<Operands, kMayBePair, /*kMapRank=*/0>(args, params, stages, pipeline);
+  } else if (params.maps.rank == 3) {
+    produce<Operands, kMayBePair, 3>(args, params, stages, pipeline);
+  } else {
+    produce<Operands, kMayBePair, 5>(args, params, stages, pipeline);
   }
 }
 

@@ -368,7 +368,12 @@ struct Gemm<kConfig> {
         Row<T, kVector> word;
         MOYE_UNROLL
         for (int c = 0; c < kVector; ++c) word.elements[c] = convert<T>(tCrC(make_coord(j, c, i), _0{}, _0{}));
-        write_word(word, row + j * args.d_m_stride);
+        T* const at = row + j * args.d_m_stride;
+        if constexpr (sizeof(T) == 4) {
+          store_global(detail::bit_cast<uint64_t>(word), *reinterpret_cast<uint64_t*>(at));  // assigned: two stores
+        } else {
+          write_word(word, at);
+        }
       }
     }
   }

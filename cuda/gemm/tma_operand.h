@@ -352,14 +352,16 @@ Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Op
   return status.ok() ? make_maps_of_b<Operands>(args, maps, box_b) : status;
 }
 
-/// Where the matrices of a tile lie in both maps.
+/// Where the matrices of a tile lie in both maps. kMapRank: as of load_stage().
 struct OperandCoords {
   MapCoord a, b;
 };
 
+template <int kMapRank = 0>
 MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile) {
   BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
-  if (maps.rank == 3) return {map_coord<3>(matrix, args.a_batch_strides), map_coord<3>(matrix, args.b_batch_strides)};
+  if (kMapRank == 3 || (kMapRank == 0 && maps.rank == 3))
+    return {map_coord<3>(matrix, args.a_batch_strides), map_coord<3>(matrix, args.b_batch_strides)};
   return {map_coord<5>(matrix, args.a_batch_strides), map_coord<5>(matrix, args.b_batch_strides)};
 }
 
@@ -371,8 +373,9 @@ struct Which {
 /// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
 /// reports to `full`.
 ///
-/// which: of the operands are loaded. kMayBePair: whether this call may have a second b, if any may.
-template <class Operands, bool kMayBePair, GemmConfig kConfig>
+/// which: of the operands are loaded. kMayBePair: whether this call may have a second b, if any may. kMapRank: of the
+/// maps, where the kernel has a loop for each; 0: either.
+template <class Operands, bool kMayBePair, int kMapRank = 0, GemmConfig kConfig>
 MOYE_DEVICE void load_stage(
     GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
     OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
@@ -395,7 +398,7 @@ MOYE_DEVICE void load_stage(
     B::template load<kRank>(&maps.b, full, B::stage(stages.b, stage), n, k, coords.b, multicast_b);
   };
   // Each has instructions of its own: most calls need one coordinate of a matrix.
-  if (maps.rank == 3) {
+  if (kMapRank == 3 || (kMapRank == 0 && maps.rank == 3)) {
     load(_3{});
   } else {
     load(_5{});

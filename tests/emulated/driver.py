@@ -37,6 +37,7 @@ ORDERS = re.compile(
 
 # Of the epilogue: ways to store results (`Way` of gemm/epilogue_sm90.h), the last of them, and the types of results.
 WAYS = re.compile(r"(params\.way == Way::(\w+))\)")
+SHORT = "      store_one_way<kStores>("
 ELEMENTS = "    with_tile_epilogue<Sum, 1,"
 RESULTS = re.compile(r"\bf\((bfloat16_t|half_t|float)\{\}\);")
 TRAP = "__builtin_trap();"
@@ -135,6 +136,8 @@ def keep_one_way(gemm: pathlib.Path, way: str, out: str) -> None:
     path = gemm / "epilogue_sm90.h"
     text = path.read_text()
     text = WAYS.sub(lambda found: found[0] if found[2] == way else f"{found[1]} && (__builtin_trap(), false))", text)
+    assert text.count(SHORT) == 1
+    text = text.replace(SHORT, f"      if (params.way != StoreParams::Way::{way}) {TRAP}\n{SHORT}")
     if way != "elements":
         assert text.count(ELEMENTS) == 1
         text = text.replace(ELEMENTS, f"    {TRAP}\n{ELEMENTS}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tests.emulated.mutants_sm90 import COOPERATIVE, KERNEL_AHEAD, PINGPONG, SHARED, C, Mutant, P, deadlock, too_early
+from tests.emulated.mutants_sm90 import COOPERATIVE, PINGPONG, SHARED, C, Mutant, P, deadlock, too_early
 
+KERNEL_AHEAD = (
+    "  if (kLoadsEarly<kConfig> && !begins) griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
+)
 OTHERS_WAIT = "    if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();\n"
 
 MUTANTS = [

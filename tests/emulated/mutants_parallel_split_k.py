@@ -25,7 +25,6 @@ MUTANTS = [
         old="coords, tile.k + k_tile, stages",
         new="coords, k_tile, stages",
         expect="wrong",
-        count=2,
     ),
     Mutant(
         name="parallel_split_k_operands_of_the_sums_matrix",

@@ -86,8 +86,8 @@ MUTANTS = [
         "sm90_producer_starts_in_the_first_phase",
         COOPERATIVE,
         SHARED,
-        "  auto write = Pipeline::producer_start();\n  int begun",
-        "  typename Pipeline::State write;\n  int begun",
+        "  auto write = Pipeline::producer_start();\n  Which early",
+        "  typename Pipeline::State write;\n  Which early",
         deadlock("parity 0: 0 phases complete, 8 of 8 arrivals", C),
     ),
     Mutant(
