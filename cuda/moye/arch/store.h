@@ -1,4 +1,4 @@
-// Stores of 16 and 8 bytes that stay one instruction. An assignment is taken apart along the elements that the registers
+// Stores of 16 and 8 bytes that stay one instruction. An assignment is taken apart along the elements that registers
 // hold, and where the address is computed at run time nvcc 13.0 does not join the parts again: two doubles become an
 // STS.64 and two STS, two floats two STG (tests/moye/test_stores.py; these can go when it passes without them). And a
 // load that is one access for the emulator, too.
