@@ -11,11 +11,9 @@
 //   sums       of a thread: 2 neighbours along n in rows of D. They are stored as they are
 #pragma once
 
-#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
-#include "gemm/epilogue.h"
-#include "gemm/epilogue_sm90.h"
+#include "gemm/epilogue_across.h"
 #include "gemm/order.h"
 #include "gemm/sm90_persistent.h"
 #include "gemm/tile_scheduler.h"
@@ -52,7 +50,6 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static_assert(kConfig.cluster.m * kConfig.cluster.n == 1 && kBlkN == 128, "consumers have 64 columns each");
-  static constexpr int kVector = 2;  // neighbours along n
 
   static constexpr int kConsumers = 2, kTurners = 3;  // warpgroups, warps
   static constexpr int kThreads = 128 * (1 + kConsumers);
@@ -88,29 +85,8 @@ struct Gemm<kConfig> {
     alignas(8) uint64_t turned[kStages];
   };
 
-  static constexpr int kSums = kBlkM / 2;  // of a thread
-
-  /// What launch_clusters asks for. d is stored without a map, in words of two elements: the product alone, or
-  /// activation(alpha * product + bias of its column); or element by element, whatever is finished.
-  struct Epilogue {
-    static Status make_params(StoreParams* params, GemmArgs const& stored) {
-      using Words = TileEpilogue<float, kVector>;
-      EpilogueArgs const& epilogue = stored.epilogue;
-      bool const is_simple = Words::is_of_words(stored) && epilogue.c.data == nullptr &&
-                             epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
-                             (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
-      using Way = StoreParams::Way;
-      bool const is_wide = is_plain(epilogue) && stored.d_dtype == Dtype::f32;
-      params->way = !is_simple ? Way::elements : is_wide ? Way::wide : Way::activated;
-      return {};
-    }
-
-    // Where a thread has more sums, a kernel that finishes all of them and nothing else has no registers for it.
-    template <int kSumsOfThread>
-    static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
-      return !kOwnActivation && (stores == Stores::wide || (stores == Stores::activated && kSumsOfThread <= 64));
-    }
-  };
+  using Epilogue = AcrossEpilogue<kBlkM, kBlkN, Columns>;
+  static constexpr int kSums = Epilogue::kSums;
 
   template <Order kOrder, Stores kStores>
   static MOYE_DEVICE void run(GemmArgs const& args, TransposedParams const& params) {
@@ -187,14 +163,7 @@ struct Gemm<kConfig> {
     for (TileCoord const tile : TileScheduler<1, 1>(params.grid)) {
       multiply(params.grid.k, read, tCrC);
       // While the producer loads for the next tile.
-      constexpr bool kHasSimple = !Epilogue::template has_kernel<kSums>(Stores::activated);
-      if constexpr (Epilogue::template has_kernel<kSums>(kStores)) {
-        store_simple<kStores>(args, params, tile, tCrC, thread);
-      } else if (kHasSimple && params.store.way == StoreParams::Way::activated) {
-        store_simple<Stores::activated>(args, params, tile, tCrC, thread);
-      } else {
-        store(args, tile, tCrC, thread);
-      }
+      Epilogue::template store<kStores>(args, params.stored, params.store.way, tile, tCrC, thread);
     }
   }
 
@@ -274,120 +243,6 @@ struct Gemm<kConfig> {
       if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
     }
   };
-
-  /// Of the tile's, the first that a consumer thread has; its rows begin with thread % 4 * 2.
-  static MOYE_DEVICE int first_column(int thread) { return int(Columns{}(thread / 32 * 16 + thread % 32 / 4)); }
-
-  /// A thread has 2 neighbours along n of pairs of rows, 8 apart. tCrC: (MMA,MMA_N,MMA_M).
-  template <class Sums>
-  static MOYE_DEVICE void store(GemmArgs const& args, TileCoord const& tile, Sums const& tCrC, int thread) {
-    constexpr int kTogether = kBlkM > 64 ? 4 : 8, kSteps = kBlkM / 8 / kTogether * 2;
-    int const m = thread % 4 * 2, n = first_column(thread);
-    with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
-        args, tile, kBlkM, kBlkN, [&](auto const& epilogue) {
-          MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-              for (int step = 0; step < kSteps; ++step) {
-            Row<float, kVector> rows[kTogether];
-            MOYE_UNROLL
-            for (int i = 0; i < kSteps; ++i) {  // sums are registers: their indices are constants
-              if (i != step) continue;
-              MOYE_UNROLL
-              for (int j = 0; j < kTogether; ++j) {
-                MOYE_UNROLL
-                for (int c = 0; c < kVector; ++c)
-                  rows[j].elements[c] = tCrC(make_coord(i % 2, c, i / 2 * kTogether + j), _0{}, _0{});
-              }
-            }
-            int const first = step / 2 * kTogether * 8 + step % 2 + m;
-            epilogue.template store_rows<kTogether>([&](int j) { return chosen(rows, j); }, first, 8, n);
-          }
-        });
-  }
-
-  /// The same of sums that are finished where they are.
-  template <Stores kStores, class Sums>
-  static MOYE_DEVICE void store_simple(GemmArgs const& args, TransposedParams const& params, TileCoord const& tile,
-                                       Sums& tCrC, int thread) {
-    GemmArgs const& stored = params.stored;
-    if constexpr (kStores == Stores::wide) return store_words<float>(stored, tile, tCrC, thread);
-    finish(args, tile, tCrC, thread);
-    if (stored.d_dtype == Dtype::f32) {
-      store_words<float>(stored, tile, tCrC, thread);
-    } else if (stored.d_dtype == Dtype::bf16) {
-      store_words<bfloat16_t>(stored, tile, tCrC, thread);
-    } else {
-      store_words<half_t>(stored, tile, tCrC, thread);
-    }
-  }
-
-  template <class Sums>
-  static MOYE_DEVICE void finish(GemmArgs const& args, TileCoord const& tile, Sums& tCrC, int thread) {
-    int const n = tile.n * kBlkN + first_column(thread);
-    EpilogueArgs const& epilogue = args.epilogue;
-    Row<float, kVector> bias = {};
-    if (epilogue.bias.data != nullptr && n < int(args.n)) {
-      int64_t const at = matrix_offset(args, tile.batch, epilogue.bias.batch_strides) + n;
-      if (args.d_dtype == Dtype::f32) {
-        bias = loaded<float>(epilogue.bias.data, at);
-      } else if (args.d_dtype == Dtype::bf16) {
-        bias = loaded<bfloat16_t>(epilogue.bias.data, at);
-      } else {
-        bias = loaded<half_t>(epilogue.bias.data, at);
-      }
-    }
-    static_assert(decltype(size(tCrC))::value == kSums);
-    float z[kSums];
-    auto const alpha = static_cast<float>(epilogue.alpha);
-    MOYE_UNROLL
-    for (int i = 0; i < kSums; ++i) z[i] = alpha * tCrC(i) + bias.elements[i / 2 % 2];
-    activate_all(epilogue.activation, z);
-    MOYE_UNROLL
-    for (int i = 0; i < kSums; ++i) tCrC(i) = z[i];
-  }
-
-  template <class T>
-  static MOYE_DEVICE Row<float, kVector> loaded(void const* data, int64_t at) {
-    auto const word = *reinterpret_cast<typename Row<T, kVector>::Word const*>(static_cast<T const*>(data) + at);
-    auto const row = detail::bit_cast<Row<T, kVector>>(word);
-    return {convert<float>(row.elements[0]), convert<float>(row.elements[1])};
-  }
-
-  template <class T, class Sums>
-  static MOYE_DEVICE void store_words(GemmArgs const& args, TileCoord const& tile, Sums const& tCrC, int thread) {
-    int const m = thread % 4 * 2, n = first_column(thread);
-    int const m_left = int(args.m) - tile.m * kBlkM - m;
-    if (n >= int(args.n) - tile.n * kBlkN) return;
-    int64_t const first = int64_t(tile.m) * kBlkM + m;
-    T* row = static_cast<T*>(args.d) + first * args.d_m_stride + int64_t(tile.n) * kBlkN + n;
-    if (args.batch > 1) row += matrix_offset(args, tile.batch, args.d_batch_strides);
-    MOYE_UNROLL
-    for (int i = 0; i < kBlkM / 8; ++i, row += 8 * args.d_m_stride) {
-      MOYE_UNROLL
-      for (int j = 0; j < 2; ++j) {
-        if (i * 8 + j >= m_left) continue;
-        Row<T, kVector> word;
-        MOYE_UNROLL
-        for (int c = 0; c < kVector; ++c) word.elements[c] = convert<T>(tCrC(make_coord(j, c, i), _0{}, _0{}));
-        T* const at = row + j * args.d_m_stride;
-        if constexpr (sizeof(T) == 4) {
-          store_global(detail::bit_cast<uint64_t>(word), *reinterpret_cast<uint64_t*>(at));  // assigned: two stores
-        } else {
-          write_word(word, at);
-        }
-      }
-    }
-  }
-
-  /// rows[j] of rows in registers.
-  template <int kRows>
-  static MOYE_DEVICE Row<float, kVector> chosen(Row<float, kVector> const (&rows)[kRows], int j) {
-    Row<float, kVector> row = rows[0];
-    MOYE_UNROLL
-    for (int i = 1; i < kRows; ++i) {
-      if (i == j) row = rows[i];
-    }
-    return row;
-  }
 
   template <Order kOrder, Stores kStores = Stores::others>
   static constexpr auto* kernel() {

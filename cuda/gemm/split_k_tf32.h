@@ -119,7 +119,7 @@ struct Gemm<kConfig> {
     multiply(k_tiles, read, tCrC);
     // Every load has been waited for. The wgmmas of other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
-    int const n = Products::first_column(thread);
+    int const n = Products::Epilogue::first_column(thread);
     MOYE_UNROLL
     for (int i = 0; i < kBlkM / 4; ++i) {
       int const m = i / 2 * 8 + thread % 4 * 2 + i % 2;

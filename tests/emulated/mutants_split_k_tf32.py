@@ -24,7 +24,7 @@ TURN = "turn_stages<kOrder>(k_tiles, smem, thread / 32 - 1, thread % 32);\n"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "    sync_cluster<kSplit>();  // all ranks' sums are there\n"
 ROW_OF_A_PAIR = "m = i / 2 * 8 + thread % 4 * 2 + i % 2;"
-COLUMN_OF_A_PAIR = "n = Products::first_column(thread);"
+COLUMN_OF_A_PAIR = "n = Products::Epilogue::first_column(thread);"
 SECOND = "tCrC(make_coord(i % 2, 1, i / 2), _0{}, _0{})}"
 PLACE = "sums + SumsLayout{}(m, n)"
 ADD = "Begun<kFinishing>(args, tile, rank, thread - 128);"
@@ -152,7 +152,11 @@ MUTANTS = [
         new="m = (i / 2 * 8 + thread % 4 * 2 + i % 2) ^ 1;",
     ),
     Mutant(name="split_k_tf32_rows_4_apart", old=ROW_OF_A_PAIR, new="m = i / 2 * 8 + thread % 4 + i % 2 * 4;"),
-    Mutant(name="split_k_tf32_columns_2_apart", old=COLUMN_OF_A_PAIR, new="n = Products::first_column(thread) ^ 2;"),
+    Mutant(
+        name="split_k_tf32_columns_2_apart",
+        old=COLUMN_OF_A_PAIR,
+        new="n = Products::Epilogue::first_column(thread) ^ 2;",
+    ),
     Mutant(name="split_k_tf32_first_column_twice", old=SECOND, new=SECOND.replace("1, i / 2", "0, i / 2")),
     Mutant(
         name="split_k_tf32_last_rows_left_out", old="i < kBlkM / 4;", new="i < kBlkM / 4 - 2;", sizes=(64, 128, 260)

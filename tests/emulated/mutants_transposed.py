@@ -8,12 +8,13 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import BY, deadlock, race, refilled_in_use, too_early
 
 ROW = "{sm90_transposed, tf32, f32, {64, 128, 32}, 9, {1, 1}, 16}"
-T = "sm90_transposed.cuh"
+T, ACROSS = "sm90_transposed.cuh", "epilogue_across.h"
 
 # Cut tiles, four for two CTAs; each has more k-tiles than there are stages, an odd number of them, the last one cut.
 Mutant = functools.partial(AnyMutant, row=ROW, file=T, sizes=(72, 136, 724), order="TN")
 # Each tile has fewer. An odd number of rows.
 Short = functools.partial(Mutant, sizes=(71, 136, 40))
+Stored = functools.partial(Short, file=ACROSS)
 
 BY_THREADS = ("epilogue=1",)
 FINISHED = ("epilogue=3",)  # where the sums are
@@ -29,7 +30,7 @@ WAIT = "          warpgroup_wait_group<1>();\n"
 RELEASE = "          if (k_tile + i > 0) smem.pipeline.consumer_release(last, lane);\n"
 LOAD = "load_b(read, 1 - i);"
 IN_FLIGHT = r"wgmma by .* at sm90_transposed\.cuh:\d+: its registers of A were written before warpgroup_wait_group"
-OUTSIDE = r"out of bounds: plain store of \d+ bytes .* at (epilogue|sm90_transposed)\.(h|cuh):\d+"
+OUTSIDE = r"out of bounds: plain store of \d+ bytes .* at (epilogue|epilogue_across)\.h:\d+"
 BEHIND_WORDS = "Words::is_of_words(stored) && "
 IN_THE_BOX = race("plain (load|store)", T, "plain (load|store)", T)
 NO_FENCE = ", but no fence.proxy.async lies between them"
@@ -225,111 +226,111 @@ MUTANTS = [
         options=FINISHED,  # in the registers in which the next tile's sums are
     ),
     # ---- D
-    Short(name="transposed_rows_behind_d", old="        if (i * 8 + j >= m_left) continue;\n", new="", expect=OUTSIDE),
-    Short(
+    Stored(name="transposed_rows_behind_d", old="        if (i * 8 + j >= m_left) continue;\n", new="", expect=OUTSIDE),
+    Stored(
         name="transposed_rows_left_of_the_lane_in_front",
         old="- tile.m * kBlkM - m;",
         new="- tile.m * kBlkM;",
         expect=OUTSIDE,
     ),
-    Short(
+    Stored(
         name="transposed_columns_behind_d",
         old="    if (n >= int(args.n) - tile.n * kBlkN) return;\n",
         new="",
         expect=rf"{OUTSIDE}|race on global memory d",
     ),
-    Short(
+    Stored(
         name="transposed_rows_4_apart",
         old="row += 8 * args.d_m_stride",
         new="row += 4 * args.d_m_stride",
         expect=r"race on global memory d",
     ),
-    Short(
+    Stored(
         name="transposed_pairs_of_rows_8_apart",
-        old="row + j * args.d_m_stride);",
-        new="row + j * 8 * args.d_m_stride);",
+        old="j * args.d_m_stride;",
+        new="j * 8 * args.d_m_stride;",
         expect=rf"race on global memory d|{OUTSIDE}",
     ),
-    Short(
+    Stored(
         name="transposed_first_matrix_of_a_batch",
         old="    if (args.batch > 1) row += matrix_offset(args, tile.batch, args.d_batch_strides);\n",
         new="",
         expect="wrong",
         options=("batch=2",),
     ),
-    Short(
+    Stored(
         name="transposed_every_call_is_plain",
         old="is_wide = is_plain(epilogue) &&",
         new="is_wide =",
         expect="wrong",
         options=FINISHED,
     ),
-    Short(name="transposed_c_left_out", old="epilogue.c.data == nullptr &&", new="", expect="wrong", options=OF_D),
-    Short(
+    Stored(name="transposed_c_left_out", old="epilogue.c.data == nullptr &&", new="", expect="wrong", options=OF_D),
+    Stored(
         name="transposed_residual_left_out",
         old="epilogue.residual.data == nullptr &&",
         new="",
         expect="wrong",
         options=("epilogue=4",),
     ),
-    Short(name="transposed_scales_left_out", old=" && !has_scales(epilogue)", new="", expect="wrong", options=SCALED),
-    Short(
+    Stored(name="transposed_scales_left_out", old=" && !has_scales(epilogue)", new="", expect="wrong", options=SCALED),
+    Stored(
         name="transposed_words_that_are_none",
         old=BEHIND_WORDS,
         new="",
         expect=r"plain store of 8 bytes by .*: the address 0x[0-9a-f]+ is not a multiple of 8",
         options=ROWS_PADDED,
     ),
-    Short(
+    Stored(
         name="transposed_finished_rows_4_apart",
         old="chosen(rows, j); }, first, 8, n);",
         new="chosen(rows, j); }, first, 4, n);",
         expect=r"race on global memory|wrong",
         options=BY_THREADS,
     ),
-    Short(
+    Stored(
         name="transposed_finished_steps_of_one_row",
         old="kTogether * 8 + step % 2 + m;",
         new="kTogether * 8 + m;",
         expect="wrong",
         options=BY_THREADS,
     ),
-    Short(
+    Stored(
         name="transposed_finished_sums_of_one_row",
         old="tCrC(make_coord(i % 2, c, i / 2",
         new="tCrC(make_coord(0, c, i / 2",
         expect="wrong",
         options=BY_THREADS,
     ),
-    Short(
+    Stored(
         name="transposed_finished_row_is_the_first",
         old="      if (i == j) row = rows[i];\n",
         new="",
         expect="wrong",
         options=BY_THREADS,
     ),
-    Short(
+    Stored(
         name="transposed_bias_behind_the_last_column",
         old="epilogue.bias.data != nullptr && n < int(args.n)",
         new="epilogue.bias.data != nullptr",
-        expect=rf"out of bounds: plain load of 8 bytes{BY.format(file=T)}: the nearest array is bias ",
+        expect=rf"out of bounds: plain load of 8 bytes{BY.format(file=ACROSS)}: the nearest array is bias ",
         options=FINISHED,
     ),
-    Short(
+    Stored(
         name="transposed_bias_of_rows",
         old="bias.elements[i / 2 % 2];",
         new="bias.elements[i % 2];",
         expect="wrong",
         options=FINISHED,
     ),
-    Short(
+    Stored(
         name="transposed_bias_of_the_first_tile",
         old="int const n = tile.n * kBlkN + first_column(thread)",
         new="int const n = first_column(thread)",
         expect="wrong",
         options=FINISHED,
     ),
-    Short(
+    Stored(
         name="transposed_not_activated",
         old="    activate_all(epilogue.activation, z);\n",
         new="",
