@@ -239,11 +239,6 @@ MOYE_DEVICE void store_rows(TensorMap const* map, unsigned char* (&boxes)[kHead 
   }
 }
 
-/// Two neighbours in memory.
-MOYE_DEVICE uint64_t f32_pair(float first, float second) {
-  return uint64_t(detail::bit_cast<uint32_t>(second)) << 32 | detail::bit_cast<uint32_t>(first);
-}
-
 /// The same of f32, by each thread two neighbours at a time: four lanes write a sector. row, head: the warp's first row
 /// in `array`, which has `rows` rows.
 template <int kHead>

@@ -8,7 +8,7 @@
 #include "gemm/batch.h"
 #include "gemm/epilogue.h"
 #include "gemm/epilogue_sm90.h"
-#include "moye/arch/store.h"
+#include "moye/arch/convert.h"
 #include "moye/tensor.h"
 
 namespace moye {
@@ -142,14 +142,12 @@ struct AcrossEpilogue {
       MOYE_UNROLL
       for (int j = 0; j < 2; ++j) {
         if (i * 8 + j >= m_left) continue;
-        Row<T, kVector> word;
-        MOYE_UNROLL
-        for (int c = 0; c < kVector; ++c) word.elements[c] = convert<T>(tCrC(make_coord(j, c, i), _0{}, _0{}));
+        float const first = tCrC(make_coord(j, 0, i), _0{}, _0{}), second = tCrC(make_coord(j, 1, i), _0{}, _0{});
         T* const at = row + j * args.d_m_stride;
         if constexpr (sizeof(T) == 4) {
-          store_global(detail::bit_cast<uint64_t>(word), *reinterpret_cast<uint64_t*>(at));  // assigned: two stores
+          *reinterpret_cast<uint64_t*>(at) = f32_pair(first, second);
         } else {
-          write_word(word, at);
+          *reinterpret_cast<uint32_t*>(at) = pack_pair<T>(first, second);
         }
       }
     }

@@ -46,6 +46,11 @@ MOYE_DEVICE uint32_t pack_pair<half_t>(float first, float second) {
 #endif
 }
 
+/// Two floats as neighbours in one word, which is stored at once; a struct of two would be two stores.
+MOYE_DEVICE uint64_t f32_pair(float first, float second) {
+  return uint64_t(detail::bit_cast<uint32_t>(second)) << 32 | detail::bit_cast<uint32_t>(first);
+}
+
 /// Neighbour by neighbour, first - second: words of two of type T.
 template <class T>
 MOYE_DEVICE uint32_t sub_pair(uint32_t first, uint32_t second) {

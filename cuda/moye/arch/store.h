@@ -1,7 +1,7 @@
-// Stores of 16 and 8 bytes that stay one instruction. An assignment is taken apart along the elements that registers
-// hold, and where the address is computed at run time nvcc 13.0 does not join the parts again: two doubles become an
-// STS.64 and two STS, two floats two STG (tests/moye/test_stores.py; these can go when it passes without them). And a
-// load that is one access for the emulator, too.
+// Stores of 16 bytes that stay one instruction. An assignment of 16 bytes is taken apart along the elements that the
+// registers hold, and where the address is computed at run time nvcc 13.0 does not join the parts again: two doubles
+// become an STS.64 and two STS (tests/moye/test_stores.py; these can go when it passes without them). And a load that
+// is one access for the emulator, too.
 #pragma once
 
 #include "moye/arch/types.h"
@@ -22,9 +22,6 @@ MOYE_DEVICE void store_global(uint128_t const& src, uint128_t& dst) {
                "r"(src.z), "r"(src.w)
                : "memory");
 }
-MOYE_DEVICE void store_global(uint64_t const& src, uint64_t& dst) {
-  asm volatile("st.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(&dst)), "l"(src) : "memory");
-}
 /// src in shared memory.
 MOYE_DEVICE uint128_t load_shared(uint128_t const& src) { return src; }
 
@@ -36,7 +33,6 @@ inline void store_shared(uint128_t const& src, uint128_t& dst) {
   reinterpret_cast<Word&>(dst) = detail::bit_cast<Word>(src);
 }
 inline void store_global(uint128_t const& src, uint128_t& dst) { store_shared(src, dst); }
-inline void store_global(uint64_t const& src, uint64_t& dst) { dst = src; }
 inline uint128_t load_shared(uint128_t const& src) {
   __extension__ typedef unsigned __int128 Word;
   return detail::bit_cast<uint128_t>(reinterpret_cast<Word const&>(src));
