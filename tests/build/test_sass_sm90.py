@@ -512,6 +512,11 @@ def test_operands_read_ahead(row, orders):
         assert loop.count("UTMALDG") == (2 if kernel == "sm90_cooperative" else 0)
 
 
+def test_rules_find_kernels_of_releases():
+    """Those of all ways are compiled here alone, and a release stops at a rule that finds none."""
+    assert [rule for rule in RULES if re.search(r"StoresE0E", rule.get("where", ""))] == []
+
+
 def test_a_row_of_each_kind_is_compiled():
     """Every kernel, dtype and accumulator, each kernel in all orders, and the most sums that a kernel holds."""
     table = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())
