@@ -403,7 +403,7 @@ def test_short_kernels(kernel):
     for code in codes:
         check_code(code, tma_stores=not splits_k and not is_transposed(row), deals_registers=not splits_k)
     lengths = sorted(map(len, codes))
-    assert lengths[0] < lengths[-1] / 4
+    assert lengths[0] < lengths[-1] / (5 if kernel in ("sm90_pingpong", "sm90_cooperative") else 4)
     if is_transposed(row):  # two neighbours are one store, of what is not finished element by element
         stores = sorted(sum(opcode == "STG.E.64" for _, _, opcode, _ in code) for code in codes)
         assert stores[-2:] == [32, 32]
