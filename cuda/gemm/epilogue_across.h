@@ -1,6 +1,7 @@
 // From accumulators of D^T to d: rows of the tensor core's are columns of d, and threads store pairs of neighbours.
-//   wide        sums as they are, as floats
-//   activated   activation(alpha * product + bias of its column), and sums as they are of 16 bits, in words of a pair
+//   converted   sums as they are, as 16 bits, in words of a pair
+//   wide        the same as floats
+//   activated   the same of activation(alpha * product + bias of its column)
 //   elements    everything else: as TileEpilogue does
 #pragma once
 
@@ -27,8 +28,10 @@ struct AcrossEpilogue {
                            epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
                            (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
     using Way = StoreParams::Way;
-    bool const is_wide = is_plain(epilogue) && stored.d_dtype == Dtype::f32;
-    params->way = !is_simple ? Way::elements : is_wide ? Way::wide : Way::activated;
+    params->way = !is_simple                     ? Way::elements
+                  : !is_plain(epilogue)          ? Way::activated
+                  : stored.d_dtype == Dtype::f32 ? Way::wide
+                                                 : Way::converted;
     return {};
   }
 
@@ -36,7 +39,8 @@ struct AcrossEpilogue {
   /// all of them and nothing else has no registers for it.
   template <int kSumsOfThread>
   static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
-    return !kOwnActivation && (stores == Stores::wide || (stores == Stores::activated && kSumsOfThread <= 64));
+    return !kOwnActivation && (stores == Stores::converted || stores == Stores::wide ||
+                               (stores == Stores::activated && kSumsOfThread <= 64));
   }
 
   /// Of the tile's, the first that a consumer thread has; its rows begin with thread % 4 * 2.
@@ -87,8 +91,8 @@ struct AcrossEpilogue {
   static MOYE_DEVICE void store_simple(GemmArgs const& args, GemmArgs const& stored, TileCoord const& tile, Sums& tCrC,
                                        int thread) {
     if constexpr (kStores == Stores::wide) return store_words<float>(stored, tile, tCrC, thread);
-    finish(args, tile, tCrC, thread);
-    if (stored.d_dtype == Dtype::f32) {
+    if constexpr (kStores == Stores::activated) finish(args, tile, tCrC, thread);
+    if (kStores != Stores::converted && stored.d_dtype == Dtype::f32) {
       store_words<float>(stored, tile, tCrC, thread);
     } else if (stored.d_dtype == Dtype::bf16) {
       store_words<bfloat16_t>(stored, tile, tCrC, thread);

@@ -260,8 +260,8 @@ MUTANTS = [
     ),
     Stored(
         name="transposed_every_call_is_plain",
-        old="is_wide = is_plain(epilogue) &&",
-        new="is_wide =",
+        old=": !is_plain(epilogue)",
+        new=": false",
         expect="wrong",
         options=FINISHED,
     ),
