@@ -363,8 +363,14 @@ def test_rules(kernel):
         pytest.skip(reason)
     functions = {function_of(row) for of, row, _ in ROWS if of == kernel}
     rules = [rule for rule in RULES if rule["kernel"] in (*(f"{name}_kernel" for name in functions), "_kernel")]
+    rules = [rule for rule in rules if not names_short_ways(rule)]  # see test_short_kernels
     assert len(rules) > len(functions)
     assert broken_rules(codes, rules, subset=False) == []
+
+
+def names_short_ways(rule: dict) -> bool:
+    """Whether a rule is for kernels of some ways alone, none of which test_row compiles."""
+    return rule.get("where", "").endswith("StoresE[23]E")
 
 
 # {kernel: (a row, what its simplest call's kernel has behind the order, those of others)}
@@ -404,6 +410,8 @@ def test_short_kernels(kernel):
         check_code(code, tma_stores=not splits_k and not is_transposed(row), deals_registers=not splits_k)
     lengths = sorted(map(len, codes))
     assert lengths[0] < lengths[-1] / (5 if kernel in ("sm90_pingpong", "sm90_cooperative") else 4)
+    of_short = [rule for rule in RULES if rule["kernel"] == f"{kernel}_kernel" and names_short_ways(rule)]
+    assert broken_rules(compile_kernels(kernel, names)[2], of_short, subset=False) == []
     if is_transposed(row):  # two neighbours are one store, of what is not finished element by element
         stores = sorted(sum(opcode == "STG.E.64" for _, _, opcode, _ in code) for code in codes)
         assert stores[-2:] == [32, 32]
