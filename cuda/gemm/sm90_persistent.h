@@ -80,7 +80,7 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   Which early{.a = false, .b = false};
   if constexpr (kLoadsEarly<kConfig>) {
     if ((args.early & kEarlyNextAtOnce) != 0) griddepcontrol_launch_dependents();
-    early = {.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
+    early = early_operands_of(args);
   }
   bool begins = early.a || early.b;
   if (kLoadsEarly<kConfig> && !begins) griddepcontrol_wait();  // the kernel ahead may still run up to here
@@ -92,7 +92,7 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
     for (int pass = begins ? 0 : 2; pass < 3; ++pass) {
       if (pass == 1) griddepcontrol_wait();  // which may still write the others
       if (pass < 2) write = Pipeline::producer_start();
-      Which const which{.a = pass == 2 || early.a == (pass == 0), .b = pass == 2 || early.b == (pass == 0)};
+      Which const which = of_pass(pass, early);
       int const end = pass < 2 ? at_once : params.grid.k;
       MOYE_NO_UNROLL
       for (int k_tile = pass == 2 && begins ? at_once : 0; k_tile < end; ++k_tile, ++write) {

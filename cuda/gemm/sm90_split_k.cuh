@@ -132,9 +132,8 @@ struct Gemm<kConfig> : PacksOperands<kConfig> {
     bool const pair = kMayBePair && args.epilogue.second_b != nullptr;  // whole stages
     uint32_t const bytes = OperandA::stage_bytes(OperandA::box_of_few(args.m)) +
                            OperandB::stage_bytes(pair ? OperandB::kBoxOther : OperandB::box_of_few(args.n));
-    Which const early{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
     produce_part<Operands<kOrder>, kMayBePair>(args, grid, tile, begin, k_tiles, maps, smem.operands, smem.pipeline,
-                                               bytes, early, elected, [] {
+                                               bytes, early_operands_of(args), elected, [] {
                                                  sync_warp();
                                                  sync_threads();
                                                });

@@ -38,7 +38,7 @@ MOYE_DEVICE void produce_part(GemmArgs const& args, TileGrid const& grid, TileCo
     if (!elected) continue;
     if (pass == 1) griddepcontrol_wait();  // the kernel ahead may still run up to here
     if (pass < 2) write = TmaPipeline<kStages>::producer_start();
-    Which const which{.a = pass == 2 || early.a == (pass == 0), .b = pass == 2 || early.b == (pass == 0)};
+    Which const which = of_pass(pass, early);
     int const end = begin + (pass < 2 ? at_once : k_tiles);
     MOYE_NO_UNROLL
     for (int k_tile = begin + (pass < 2 ? 0 : at_once); k_tile < end; ++k_tile, ++write) {

@@ -370,6 +370,15 @@ struct Which {
   bool a = true, b = true;
 };
 
+/// What lasts while the kernel ahead still runs, as the call says.
+MOYE_DEVICE Which early_operands_of(GemmArgs const& args) {
+  return {.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
+}
+/// The first stages are filled in two passes, 0 with `early` and 1 with the others; pass 2 fills the later ones.
+MOYE_DEVICE Which of_pass(int pass, Which early) {
+  return {.a = pass == 2 || early.a == (pass == 0), .b = pass == 2 || early.b == (pass == 0)};
+}
+
 /// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
 /// reports to `full`.
 ///

@@ -7,6 +7,7 @@ from tests.emulated.mutants_sm90 import COOPERATIVE, PINGPONG, SHARED, C, Mutant
 KERNEL_AHEAD = (
     "  if (kLoadsEarly<kConfig> && !begins) griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 )
+MAPS = "tma_operand.h"
 OTHERS_WAIT = "    if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();\n"
 
 MUTANTS = [
@@ -45,7 +46,7 @@ MUTANTS = [
     Mutant(
         "sm90_pingpong_the_other_operand_read_early",
         PINGPONG,
-        SHARED,
+        MAPS,
         ".b = (args.early & kEarlyB) != 0",
         ".b = (args.early & kEarlyA) != 0",
         too_early("TMA load", P),
@@ -54,7 +55,7 @@ MUTANTS = [
     Mutant(
         "sm90_pingpong_late_operand_never_read",
         PINGPONG,
-        SHARED,
+        MAPS,
         ".b = pass == 2 || early.b == (pass == 0)}",
         ".b = pass == 2 || (early.b && pass == 0)}",
         deadlock("parity 0", P),

@@ -8,7 +8,7 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 2}, 16}"
-K, PARTS, SUMS = "sm90_split_k.cuh", "split_k.h", "cluster_sums.h"
+K, PARTS, SUMS, MAPS = "sm90_split_k.cuh", "split_k.h", "cluster_sums.h", "tma_operand.h"
 
 # Four tiles, the last of 6 rows and 2 columns, and five k-tiles: two and three, in a ring of two stages.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 66, 290))
@@ -76,6 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_the_other_operand_read_early",
+        file=MAPS,
         old=".a = (args.early & kEarlyA) != 0",
         new=".a = (args.early & kEarlyB) != 0",
         expect=too_early("TMA load", K),
@@ -83,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_read_early_and_once_more",
-        file=PARTS,
+        file=MAPS,
         old=".b = pass == 2 || early.b == (pass == 0)}",
         new=".b = pass > 0 || early.b}",
         expect=race("TMA load", K, "TMA load", K),
