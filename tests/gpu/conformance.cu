@@ -409,6 +409,7 @@ std::vector<Case> all_cases() {
        {{Kind::middle, 248}, {Kind::nan, 8}},
        128});
 
+  add({"f32_pair", "f32_pair", "st.b64", f32_pair_kernel, one_cta(64), {{Kind::word, 128}}, 128});
   add({"sub_pair_bfloat16",
        "sub_pair",
        "sub.rn.bf16x2",

@@ -294,6 +294,14 @@ pack_pair_kernel(uint32_t const* in, uint32_t* out) {
   }
 }
 
+/// in: two bit patterns of a float a thread, 64 words apart. out: both as neighbours, in one store of 8 bytes.
+MOYE_KERNEL(64)
+f32_pair_kernel(uint32_t const* in, uint32_t* out) {
+  uint32_t const thread = thread_idx().x;
+  reinterpret_cast<uint64_t*>(out)[thread] =
+      f32_pair(__builtin_bit_cast(float, in[thread]), __builtin_bit_cast(float, in[64 + thread]));
+}
+
 /// in: two words a thread, 64 words apart; numbers below 2 are made of them. out: a word a thread.
 template <class T>
 MOYE_KERNEL(64)

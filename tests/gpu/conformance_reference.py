@@ -328,6 +328,11 @@ def pack_pair(case: str, type: str) -> np.ndarray:
     return (bits[:, 0] | bits[:, 1] << 16).reshape(-1)
 
 
+def f32_pair(case: str) -> np.ndarray:
+    """Two bit patterns, 64 words apart, as neighbours."""
+    return words(case, 0, 128).reshape(2, 64).T
+
+
 def halves(words: np.ndarray, type: str) -> np.ndarray:
     """Both 16-bit numbers of each word, the low half first: (count,2)."""
     return words.view(np.uint16).reshape(-1, 2).view({"half": np.float16, "bfloat16": ml_dtypes.bfloat16}[type])
@@ -405,6 +410,7 @@ CASES = {
     r"store_16": store,
     r"round_to_tf32": round_to_tf32,
     r"pack_pair_(?P<type>half|bfloat16)": pack_pair,
+    r"f32_pair": f32_pair,
     r"sub_pair_(?P<type>half|bfloat16)": sub_pair,
     r"unpack_e4m3_pair_(?P<type>half|bfloat16)": unpack_e4m3_pair,
     r"float_(?P<type>e4m3|e5m2)_from_float(?P<overflowing>_overflowing)?": float8_from_float,
