@@ -31,6 +31,7 @@ enum class Kernel {
   sm90_attention_grad,
   sm90_sliced_k,
   sm90_transposed,
+  sm90_odd_rows,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
@@ -73,7 +74,7 @@ inline constexpr char const* kKernelNames[] = {
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
     "sm90_parts",       "sm90_weights",       "sm90_attention",     "sm90_attention_grad",   "sm90_sliced_k",
-    "sm90_transposed"};
+    "sm90_transposed",  "sm90_odd_rows"};
 inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",       "f64",       "tf32",   "s8",
                                               "s32",      "e4m3",      "e5m2",      "f32_fast",  "bf16x3", "bf16x6",
                                               "bf16x9",   "bf16xs8",   "bf16xs4",   "bf16xe4m3", "f16xs8", "f16xs4",

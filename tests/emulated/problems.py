@@ -45,15 +45,18 @@ class Problem:
         return f"{self.batch}x{self.m}x{self.n}x{self.k}:{self.order}"
 
 
-def _operand(values: np.ndarray, transposed: bool, pad: int, multiple: int) -> tuple[np.ndarray, tuple[int, int, int]]:
+def _operand(
+    values: np.ndarray, transposed: bool, pad: int, multiple: int, least: int
+) -> tuple[np.ndarray, tuple[int, int, int]]:
     """Lays out values (batch, rows, columns) in memory; returns the flat array and the strides of its three modes.
 
-    Rows (columns if transposed) are padded to a multiple of `multiple` elements, and the padding holds NaN, or 85.
+    Rows (columns if transposed) are padded to a multiple of `multiple` elements and to `least`, and the padding holds
+    NaN, or 85.
     """
     batch = values.shape[0]
     stored = values.swapaxes(1, 2) if transposed else values
     outer, inner = stored.shape[1:]
-    pitch = -(-(inner + pad) // multiple) * multiple
+    pitch = max(-(-(inner + pad) // multiple) * multiple, least)
     memory = np.full((batch, outer, pitch), 85 if values.dtype.kind == "i" else np.nan, values.dtype)
     memory[:, :, :inner] = stored
     # The array ends with its last element, so that a read behind it meets the guard page.
@@ -106,8 +109,9 @@ def make_call(config, problem: Problem, out_dtype: str, values: str = "integers"
     else:
         a, b = (rng.standard_normal(shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
     multiple = max(1, config.alignment // dtypes[0].itemsize)
-    flat_a, a_strides = _operand(a, p.order[0] == "T", p.pad, multiple)
-    flat_b, (b_batch, b_k, b_n) = _operand(b, p.order[1] == "T", p.pad, multiple)
+    least = 2 if len(config.orders) < len(ORDERS) else 1  # rows of one element, without padding, are of either order
+    flat_a, a_strides = _operand(a, p.order[0] == "T", p.pad, multiple, least)
+    flat_b, (b_batch, b_k, b_n) = _operand(b, p.order[1] == "T", p.pad, multiple, least)
     d = np.empty(p.batch * p.m * p.n, NUMPY_DTYPES[out_dtype])
     d_strides = (p.m * p.n, 1, p.m) if p.d_transposed else (p.m * p.n, p.n, 1)
     return Call(flat_a, flat_b, d, (p.batch, p.m, p.n, p.k), a_strides, (b_batch, b_n, b_k), d_strides, a, b)

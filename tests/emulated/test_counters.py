@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import pathlib
 import random
 import subprocess
@@ -15,6 +16,7 @@ from jax_moye._kernels.configs import attention_configs, grouped_configs, weight
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
 from jax_moye.layout.errors import NotCanonicalGmma
 from jax_moye.layout.kernels import PackLayouts, TmaKernelLayouts, kernel_facts, kernel_layouts, kernel_names
+from jax_moye.layout.kernels.sm90_odd_rows import OddRowsKernelLayouts
 from jax_moye.layout.kernels.sm90_transposed import TransposedKernelLayouts
 from tests import cxx
 from tests.emulated.emulate import emulate
@@ -26,9 +28,12 @@ TMA = [config for config in CONFIGS if isinstance(kernel_layouts(config, config.
 TRANSPOSED = [
     config for config in CONFIGS if isinstance(kernel_layouts(config, config.orders[0]), TransposedKernelLayouts)
 ]
-OTHERS = [config for config in CONFIGS if config not in TMA + TRANSPOSED]
+# Words in which rows lie that begin anywhere: what lands where depends on the pitch.
+ODD_ROWS = [config for config in CONFIGS if isinstance(kernel_layouts(config, config.orders[0]), OddRowsKernelLayouts)]
+OTHERS = [config for config in CONFIGS if config not in TMA + TRANSPOSED + ODD_ROWS]
 STAGED = [config for config in OTHERS if kernel_layouts(config).a.smem is not None]
 GROUPED = list(grouped_configs())  # whose products `emulate` has not
+every_odd_row = pytest.mark.parametrize("config", ODD_ROWS, ids=lambda config: config.name)
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 WEIGHTS = list(weights_configs())  # likewise
 ATTENTION = list(attention_configs())  # likewise
@@ -204,6 +209,52 @@ def test_epilogue(config):
         report = kernel_layouts(config, "NN").epilogue_report(problem.n, out_dtype)
         counted = counters(config, problem, out_dtype)
         assert tuple(counted[name] for name in STORES) == (2 * report.requests, 2 * report.sectors, 2 * report.ideal)
+
+
+@every_odd_row
+@pytest.mark.parametrize("pad", [0, 1, 3, 4, 8])
+def test_rows_that_begin_anywhere(config, pad):
+    """One k-tile more costs what is predicted: words in which rows of b lie, and sums from where each row begins.
+
+    Two launches are compared, as the stages that both fill first are filled without a barrier between them.
+    """
+    tile_m, tile_n, tile_k = config.tile
+    kernel = kernel_layouts(config, "NN")
+    counted = []
+    for k_tiles in (config.stages + 2, config.stages + 3):
+        whole, padded = (
+            make_call(config, Problem(tile_m, tile_n, k_tiles * tile_k, pad=of_rows), "bf16") for of_rows in (0, pad)
+        )
+        call = dataclasses.replace(padded, a=whole.a, a_strides=whole.a_strides)
+        report = emulate(config, call, count_transactions=True, flush="start")
+        assert report["ok"], report["message"]
+        counted.append(report["counters"])
+    b_pitch = call.b_strides[2]
+    of_k_tile = kernel.counts(k_tiles * tile_k, b_pitch)
+    assert_counted({name: counted[1][name] - counted[0][name] for name in counted[0]}, of_k_tile)
+    of_epilogue = kernel.epilogue_counts(b_pitch)
+    reads = k_tiles * of_k_tile["shared_load_wavefronts"] + of_epilogue["shared_load_wavefronts"]
+    assert counted[1]["shared_load_wavefronts"] == reads
+    assert counted[1]["shared_store_wavefronts"] == of_epilogue["shared_store_wavefronts"]
+
+
+@every_odd_row
+def test_conflicts_of_odd_rows(config):
+    """None where words land, nor where ldmatrix reads; an element of each of four rows of a is in one bank."""
+    kernel = kernel_layouts(config, "NN")
+    of_a, of_b = kernel.read_reports()
+    assert (of_a.degree, of_b.degree) == (4, 1)
+    assert all(report.wavefronts == report.ideal for report in kernel.store_reports())
+
+
+@every_odd_row
+def test_results_of_odd_rows(config):
+    """A warp stores neighbours, element by element."""
+    tile_m, tile_n, tile_k = config.tile
+    for out_dtype in config.out_dtypes:
+        report = kernel_layouts(config, "NN").epilogue_report(tile_n, out_dtype)
+        counted = counters(config, Problem(tile_m, tile_n, tile_k), out_dtype, flush="start")
+        assert tuple(counted[name] for name in STORES) == (report.requests, report.sectors, report.ideal)
 
 
 @every_config

@@ -62,9 +62,7 @@ void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Lo
   if (domain.count_transactions) {
     void const* const pc = __builtin_return_address(0);
     keep_access(thread, AccessKind::cp_async_store, pc, offset, bytes);
-    if (src_bytes != 0) {
-      keep_access(thread, AccessKind::cp_async_load, pc, reinterpret_cast<uintptr_t>(gmem_src), src_bytes);
-    }
+    keep_access(thread, AccessKind::cp_async_load, pc, reinterpret_cast<uintptr_t>(gmem_src), src_bytes);
   }
 
   AsyncCopy const copy{static_cast<unsigned char*>(smem_dst), gmem_src, bytes, src_bytes, thread.groups};

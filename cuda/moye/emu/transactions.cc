@@ -5,8 +5,9 @@
 // .sync instruction with all lanes in its mask, the kernel's end), the n-th accesses of the lanes from one code address
 // are one instruction. So lanes that skip an instruction (a predicate) are absent from it, unless they execute it
 // another time before the next meeting: then, in a loop, later turns of some lanes are counted with earlier turns of
-// others. An access of more than 16 bytes is as many instructions of 16 as it takes. What is counted are the accesses
-// of the source as the host compiler makes them; nvcc may split an assignment of a structure into several.
+// others. A cp.async that reads nothing is not absent. An access of more than 16 bytes is as many instructions of 16 as
+// it takes. What is counted are the accesses of the source as the host compiler makes them; nvcc may split an
+// assignment of a structure into several.
 //
 // Shared memory has 32 banks of 4 bytes. The lanes of an instruction are served in phases: all 32 where each moves up
 // to 4 bytes, 16 neighbours with 8 bytes, 8 neighbours with 16 bytes. A phase takes as many wavefronts as the bank with
@@ -32,6 +33,7 @@ struct Request {
 // f(unit) of every `unit_bytes` bytes that the access touches.
 template <class F>
 void for_each_unit(LaneAccess const& access, uint64_t unit_bytes, F const& f) {
+  if (access.bytes == 0) return;  // of a cp.async that writes zeros alone
   for (uint64_t unit = access.address / unit_bytes; unit * unit_bytes < access.address + access.bytes; ++unit) f(unit);
 }
 
@@ -116,10 +118,12 @@ void count_all(LaneAccess const* begin, LaneAccess const* end, Counters& counter
 
 void keep_access(Thread& thread, AccessKind kind, void const* pc, uint64_t address, size_t bytes) {
   constexpr size_t kMostBytes = 16;
-  for (size_t done = 0; done < bytes; done += kMostBytes) {
+  size_t done = 0;
+  do {
     auto const part = static_cast<uint8_t>(std::min(bytes - done, kMostBytes));
     thread.warp->accesses.push_back({pc, address + done, kind, static_cast<uint8_t>(thread.lane), part});
-  }
+    done += kMostBytes;
+  } while (done < bytes);
 }
 
 void count_transactions(Domain& domain, Warp& warp) {
