@@ -175,9 +175,7 @@ struct Gemm<kConfig> {
     Tensor tXsB = smem_copy_b.get_slice(thread).partition_S(sB);  // (CPY,MMA_N,MMA_K)
     Tensor tXrB = smem_copy_b.get_slice(thread).retile_D(tCrB);   // (CPY,MMA_N,MMA_K)
     static_assert(decltype(size<2>(tCrA))::value == 1, "a warp has one atom along k");
-    int ahead_of_a[kBlkM / 8];  // of the lane's rows
-    MOYE_UNROLL
-    for (int i = 0; i < kBlkM / 8; ++i) ahead_of_a[i] = elements_ahead(a + (lane / 4 + 8 * i) * args.a_m_stride);
+    int const ahead_of_a = elements_ahead(a + lane / 4 * args.a_m_stride);  // of the lane's rows, which are 8 apart
 
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.k_tiles; ++k_tile) {
@@ -187,10 +185,7 @@ struct Gemm<kConfig> {
       MOYE_UNROLL
       for (int i = 0; i < size<1>(tCrA); ++i) {
         MOYE_UNROLL
-        for (int v = 0; v < size<0>(tCrA); ++v) {
-          int const half = v / 2 % 2;  // of the atom's rows
-          tCrA(v, i, _0{}) = *(&tCsA(v, i, _0{}) + at + ahead_of_a[2 * i + half]);
-        }
+        for (int v = 0; v < size<0>(tCrA); ++v) tCrA(v, i, _0{}) = *(&tCsA(v, i, _0{}) + at + ahead_of_a);
       }
       Tensor tXsB_read = tXsB;  // (CPY,MMA_N,MMA_K)
       move_view(tXsB_read, at);
@@ -204,8 +199,9 @@ struct Gemm<kConfig> {
     Tensor sC = make_tensor(make_smem_ptr(smem.sums), Sums{});  // (BLK_M,FRAME,SLICE)
     copy(tCrC, thr_mma.partition_C(sC(_, _, slice)));           // (MMA,MMA_M,MMA_N)
 
-    sync_threads();           // the sums of all slices are there
-    int ahead_of_b[kSlices];  // where the tile begins in the sums of each slice
+    sync_threads();  // the sums of all slices are there
+    // Where the tile begins in the sums of each slice.
+    int ahead_of_b[kSlices];
     MOYE_UNROLL
     for (int r = 0; r < kSlices; ++r) ahead_of_b[r] = elements_ahead(b + r * args.b_k_stride);
     auto const store_by = [&](auto const& store) {

@@ -36,10 +36,10 @@ import nvcc_gate  # noqa: E402
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_transposed": ("NN", "TN"), "sm90_split_k_tf32": ("TN", "NN")}
-# The first kernel of sm90_parallel_split_k is sm90_cooperative's, of TF32 sm90_transposed's. Doubles and tiny tiles
-# have no wgmma: see test_sass_portable.py.
+# The first kernel of sm90_parallel_split_k is sm90_cooperative's, of TF32 sm90_transposed's. Doubles, tiny tiles and
+# rows that begin anywhere have no wgmma: see test_sass_portable.py.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
-WITHOUT_WGMMA = ("sm90_multistage", "sm90_sliced_k")
+WITHOUT_WGMMA = ("sm90_multistage", "sm90_sliced_k", "sm90_odd_rows")
 ELSEWHERE = ("sm90_parallel_split_k", *WITHOUT_WGMMA, "sm90_weights", "sm90_attention", "sm90_attention_grad")
 COTANGENTS_OF_A_GATE = "{sm90_pingpong,bf16,f32,{128,128,64},5,{1,1},16}"  # no other row computes both
 TWINS = {"f16": "bf16", "e5m2": "e4m3", "e4m3xe5m2": "e4m3", "e5m2xe4m3": "e4m3"}  # {dtype: whose code is the same}

@@ -21,6 +21,7 @@ from tests.emulated import (
     mutants_early,
     mutants_gate,
     mutants_grouped,
+    mutants_odd_rows,
     mutants_operands,
     mutants_pack,
     mutants_pair,
@@ -58,6 +59,7 @@ MUTANTS = (
     + mutants_split_k.MUTANTS
     + mutants_split_k_tf32.MUTANTS
     + mutants_sliced_k.MUTANTS
+    + mutants_odd_rows.MUTANTS
     + mutants_transposed.MUTANTS
     + mutants_parallel_split_k.MUTANTS
     + mutants_parts.MUTANTS

@@ -274,6 +274,20 @@ def transposed_facts(kernel: Any) -> dict[str, Any]:
     return facts
 
 
+# Of sm90_odd_rows, whose sums have as many columns as its stages of b.
+ODD_ROWS_FACTS = {name: MMA_FACTS[name] for name in MMA_FACTS if not name.startswith("C ")} | {
+    "C part": "MmaOf<{r}>::partition_shape_C(Shape<Int<GemmOf<{r}>::kBlkM>, Int<GemmOf<{r}>::kFrame>>{{}})",
+    "a": "typename GemmOf<{r}>::LayoutA{{}}",
+    "b": "GemmOf<{r}>::layout_b()",
+    "sums": "typename GemmOf<{r}>::Sums{{}}",
+}
+
+
+def odd_rows_facts(kernel: Any) -> dict[str, Any]:
+    facts = mma_facts(kernel, (kernel.tile[0], kernel.frame))
+    return facts | {name: getattr(kernel, name) for name in ("a", "b", "sums")}
+
+
 # Of sm90_attention and sm90_attention_grad; then the arrays of each, by their names there and here.
 ATTENTION_FACTS = {name: TMA_FACTS[name] for name in ("threads", "smem_bytes", "consumers", "consumer_tile")} | {
     "scores thr_layout_vmnk": "typename GemmOf<{r}>::ScoresMma{{}}.thr_layout_vmnk()",
@@ -391,6 +405,9 @@ def test_layouts(tmp_path: pathlib.Path):
     for i, row in table().items():
         if row.kernel == "sm90_weights":
             add(i, "NN", WEIGHTS_FACTS, weights_facts(kernels.kernel_layouts(row, "NN")))
+            continue
+        if row.kernel == "sm90_odd_rows":
+            add(i, "NN", ODD_ROWS_FACTS, odd_rows_facts(kernels.kernel_layouts(row, "NN")))
             continue
         if row.kernel in ATTENTION_ARRAYS:
             add(i, "NT", attention_fields(row), attention_facts(row, kernels.kernel_layouts(row, "NT")))

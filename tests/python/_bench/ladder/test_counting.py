@@ -25,6 +25,8 @@ def packs(config) -> bool:
 def test_facts_of_the_rungs(dtype, order):
     rungs = ladder.rungs(dtype, order)
     for kernel, found in counted(dtype, order).items():
+        if kernel == "sm90_odd_rows":  # multiplies and loads more than the tile, see tests/emulated/test_counters.py
+            continue
         config, instructions = rungs[kernel], found["instructions"]
         family = "sm80" if kernel == "sm90_sliced_k" else kernel[:4]  # by what multiplies
         item_bytes = np.dtype("f2" if config.dtype in ("bf16", "f16") else "f4").itemsize
