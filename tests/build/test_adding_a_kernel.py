@@ -122,9 +122,9 @@ def test_all_edits_and_files_of_the_page_are_found():
     # What the walk would miss: blocks that its patterns do not find.
     edits = ["cuda/gemm/config.h"] * 2 + ["cuda/gemm/configs.h", "docs/tutorials/README.md"]
     assert [file for file, _ in EDIT.findall(PAGE)] == edits
-    files = [f"cuda/gemm/{KERNEL}.cuh", f"jax_moye/layout/kernels/{KERNEL}.py", f"docs/tutorials/27_{KERNEL}.md"]
+    files = [f"cuda/gemm/{KERNEL}.cuh", f"jax_moye/layout/kernels/{KERNEL}.py", f"docs/tutorials/28_{KERNEL}.md"]
     assert [file for file, _, _ in FILE.findall(PAGE)] == files
-    assert not list((ROOT / "docs/tutorials").glob("27_*"))  # the number of the new page is free
+    assert not list((ROOT / "docs/tutorials").glob("28_*"))  # the number of the new page is free
     assert PAGE.count("```diff") + PAGE.count("<!-- file:") == PAGE.count("<!-- ") == len(edits) + len(files)
 
 
@@ -156,8 +156,8 @@ def test_the_page_step_by_step(tmp_path, monkeypatch):
 
     # 9. The ladder shows it, its page runs, and its files are what the repository expects.
     (printed,) = shell(tree, section(9))
-    assert re.search(rf"^{KERNEL} .*^27[.] {KERNEL}: no shared memory$", printed, re.MULTILINE | re.DOTALL)
-    page = (tree / f"docs/tutorials/27_{KERNEL}.md").read_text()
+    assert re.search(rf"^{KERNEL} .*^28[.] {KERNEL}: no shared memory$", printed, re.MULTILINE | re.DOTALL)
+    page = (tree / f"docs/tutorials/28_{KERNEL}.md").read_text()
     python(tree, "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)))
     command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "tests/python/layout/test_kernels.py"]
     assert "2 passed" in run(tree, *command, "-k", f"says_all and {KERNEL} or every_kernel_has_a_file")

@@ -128,9 +128,9 @@ class OddRowsKernelLayouts:
         word, row, of_slice = self._words_of_b()
         places = self.b.values().reshape((self.frame, self.tile[2]), order="F")
         to_b = places[word * WORD, row % SLICES * (self.tile[2] // SLICES) + of_slice] * ITEM
-        return tuple(
-            transactions.shared_memory(to, WORD * ITEM, what=what)
-            for to, what in ((to_a, "a, words"), (to_b, "b, words"))
+        return (
+            transactions.shared_memory(to_a, WORD * ITEM, what="a, words"),
+            transactions.shared_memory(to_b, WORD * ITEM, what="b, words"),
         )
 
     def read_reports(self) -> tuple[BankReport, BankReport]:
