@@ -38,11 +38,11 @@ namespace moye {
 
 /// The ways that a kernel knows: any, one, or those that have no kernel of their own. In a program a kernel's
 /// instructions come from memory, and those of a short kernel are there sooner.
-enum class Stores : uint8_t { any, converted, wide, activated, ahead, others };
+enum class Stores : uint8_t { any, converted, wide, activated, ahead, pair, gated, others };
 
 /// Whether calls of such a kernel may have a second b.
 template <Stores kStores>
-inline constexpr bool kMayBePair = kStores == Stores::any || kStores == Stores::others;
+inline constexpr bool kMayBePair = kStores == Stores::any || kStores == Stores::pair;
 
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
 /// boxes: c may be d.
@@ -150,29 +150,24 @@ struct WarpgroupEpilogue {
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
     if constexpr (kStores != Stores::any && kStores != Stores::others) {
       if (kAhead) landed += warp;
-      Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
+      constexpr int kTile = kStores == Stores::pair ? kTileN / 2 : kTileN;  // columns of d
+      Warp const w{args, params, smem.boxes[warp], place, tile.n * kTile + column, lane, landed};
       store_one_way<kStores>(w, tCrC, row_of_warp);
       return;
     }
-    if constexpr (kPairs && !kOwnActivation) {
+    constexpr int kSumsOfThread = decltype(size(tCrC))::value;
+    if constexpr (kStores == Stores::any && has_kernel<kSumsOfThread>(Stores::pair)) {
       if (params.way == Way::pair) {
-        store_pair(Warp{args, params, smem.boxes[warp], place, tile.n * (kTileN / 2), lane}, tCrC, row_of_warp);
+        store<kTileM, kTileN, Stores::pair>(args, params, tile, tCrC, smem, row, column, thread, landed);
         return;
       }
     }
     if (kAhead) landed += warp;
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
-    if constexpr (kGates && !kOwnActivation) {
-      if (params.way == Way::gated) {
-        store_gated(w, tCrC, row_of_warp);
-        return;
-      }
-    }
     if (store_by_tma<kStores>(w, tCrC, row_of_warp) || store_shifted(w, tCrC, row_of_warp)) return;
-    constexpr int kSums = decltype(size(tCrC))::value;
-    with_tile_epilogue<Sum, 1, kDerives && !kOwnActivation, kScales<kSums>>(
+    with_tile_epilogue<Sum, 1, kDerives && !kOwnActivation, kScales<kSumsOfThread>>(
         args, tile, kTileM, kTileN, [&](auto const& epilogue) {
-          constexpr int kCount = kRegisters - kSums >= 80 ? 4 : 1;
+          constexpr int kCount = kRegisters - kSumsOfThread >= 80 ? 4 : 1;
           store_elements<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
         });
   }
@@ -231,7 +226,8 @@ struct WarpgroupEpilogue {
   static MOYE_HOST_DEVICE constexpr bool has_kernel(Stores stores) {
     return !kOwnActivation &&
            (stores == Stores::converted || stores == Stores::wide ||
-            (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) || (stores == Stores::ahead && kAhead));
+            (stores == Stores::activated && kHasRoomForMore<kSumsOfThread>) || (stores == Stores::ahead && kAhead) ||
+            (stores == Stores::pair && kPairs) || (stores == Stores::gated && kGates));
   }
 
   /// Host: whether store_group() stores the call's results, which make_params() has described. kSumsOfThread: all that
@@ -315,6 +311,10 @@ struct WarpgroupEpilogue {
       } else {
         store_boxes_of<Sum>(warp, tCrC, row);
       }
+    } else if constexpr (kWay == Stores::pair) {
+      store_pair(warp, tCrC, row);
+    } else if constexpr (kWay == Stores::gated) {
+      store_gated(warp, tCrC, row);
     } else {
       constexpr bool kIsAhead = kWay == Stores::ahead;
       if constexpr (kIsAhead && kMayDerive) {
@@ -348,6 +348,9 @@ struct WarpgroupEpilogue {
       }
       if constexpr (has_kernel<kSumsOfThread>(Stores::ahead)) {
         if (is_stored(C<Stores::ahead>{}, Way::ahead)) return true;
+      }
+      if constexpr (has_kernel<kSumsOfThread>(Stores::gated)) {
+        if (is_stored(C<Stores::gated>{}, Way::gated)) return true;
       }
     }
     if constexpr (kHasRoom<kSumsOfThread>) {

@@ -136,7 +136,9 @@ Status for_each_short_kernel(F const& f) {
   if (Status status = one(C<Stores::converted>{}, StoreParams::Way::converted); !status.ok()) return status;
   if (Status status = one(C<Stores::wide>{}, StoreParams::Way::wide); !status.ok()) return status;
   if (Status status = one(C<Stores::activated>{}, StoreParams::Way::activated); !status.ok()) return status;
-  return one(C<Stores::ahead>{}, StoreParams::Way::ahead);
+  if (Status status = one(C<Stores::ahead>{}, StoreParams::Way::ahead); !status.ok()) return status;
+  if (Status status = one(C<Stores::pair>{}, StoreParams::Way::pair); !status.ok()) return status;
+  return one(C<Stores::gated>{}, StoreParams::Way::gated);
 }
 
 template <class Kernel>

@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         name="pair_stored_at_tiles_of_one_b",
         file=E,
-        old="tile.n * (kTileN / 2), lane}",
-        new="tile.n * kTileN, lane}",
+        old="kStores == Stores::pair ? kTileN / 2 : kTileN;",
+        new="kTileN;",
     ),
     Mutant(
         name="pair_second_sums_of_the_first_half",

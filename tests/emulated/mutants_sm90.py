@@ -76,7 +76,7 @@ PINGPONG_RELEASE = "        if (k_tile > 0) smem.pipeline.consumer_release(last,
 PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
 BEHIND_THE_FENCE = "        sync_warp();\n        if constexpr (kScatters) {\n          if (scatter<"
 ONE_WAY = (
-    "smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};\n"
+    "smem.boxes[warp], place, tile.n * kTile + column, lane, landed};\n"
     "      store_one_way<kStores>(w, tCrC, row_of_warp);"
 )
 
