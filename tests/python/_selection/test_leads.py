@@ -127,12 +127,12 @@ def test_no_more_is_asked_of_short_kernels_that_take_in_others(us, kernel):
 
 
 def test_short_are_kernels_that_have_short_ones():
-    """As cuda/gemm says; sm90_parallel_split_k is sm90_cooperative's. Two more were not measured in programs."""
+    """As cuda/gemm says; sm90_parallel_split_k is sm90_cooperative's. Three more were not measured in programs."""
     sources = pathlib.Path(__file__).parents[3] / "cuda" / "gemm"
     if not sources.is_dir():
         pytest.skip("no sources beside the tests")
     short = {path.stem for path in sources.glob("*.cuh") if "prepare_short()" in path.read_text()}
-    not_measured = {"sm90_sliced_k", "sm90_transposed"}
+    not_measured = {"sm90_sliced_k", "sm90_transposed", "sm90_odd_rows"}
     takes_in = {name for name in kernel_names() if kernel_facts(name).takes_in_shortly}
     assert takes_in == (short | {"sm90_parallel_split_k"}) - not_measured
 
