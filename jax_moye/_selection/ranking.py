@@ -40,7 +40,8 @@ def contenders(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfi
     """What is worth timing: the first configs of `rank`, and who is not in its order.
 
     Of a kernel that nobody has timed the model says nothing. Its best config is timed, too, where the problem's rows
-    are those of one tile: each kernel is made for such a problem, and loses little time there if it is slow.
+    are those of one tile: each kernel is made for such a problem, and loses little time there if it is slow. Not where
+    it loads fewer bytes at a time than the operands allow.
 
     Args:
       problem: what is to be computed.
@@ -52,7 +53,7 @@ def contenders(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfi
     timed = [config for config in able if facts_of(config.kernel).is_timed]
     untimed: dict[str, GemmConfig] = {}
     for config in able:
-        if config not in timed and problem.m <= config.tile[0]:
+        if config not in timed and problem.m <= config.tile[0] and config.alignment >= problem.alignment:
             untimed.setdefault(config.kernel, config)
     return [*timed[:most], *untimed.values()] if timed else able[:most]
 

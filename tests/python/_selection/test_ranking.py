@@ -99,6 +99,15 @@ def test_a_kernel_without_a_speed_is_timed_where_its_tile_has_the_rows():
     assert len(timed(3, tuple(new))) == 2
 
 
+def test_a_kernel_without_a_speed_is_timed_where_nobody_loads_more_at_a_time():
+    """Of operands of whole words one that loads elements is none to race with."""
+    orders = ("NN", "NT", "TN", "TT")
+    new = example_config(kernel="sm80_new", orders=orders, tile=(16, 64, 64), alignment=2)
+    known = example_config(orders=orders, tile=(64, 64, 32), alignment=2)
+    for n, expected in ((256, [known]), (257, [known, new])):
+        assert contenders(row_major_problem(8, n, 256), 90, (new, known), most=2) == expected
+
+
 @pytest.mark.parametrize("kernel", ["sm90_cooperative", "sm90_pingpong"])
 def test_a_tile_that_no_gpu_has_timed_comes_last(kernel):
     """However well it divides the problem: 132 tiles of 128x208 are one wave, of 128x128 two."""
