@@ -50,13 +50,15 @@ def _operand(
 ) -> tuple[np.ndarray, tuple[int, int, int]]:
     """Lays out values (batch, rows, columns) in memory; returns the flat array and the strides of its three modes.
 
-    Rows (columns if transposed) are padded to a multiple of `multiple` elements and to `least`, and the padding holds
-    NaN, or 85.
+    Rows (columns if transposed) are padded to a multiple of `multiple` elements, those of one to `least`, and the
+    padding holds NaN, or 85.
     """
     batch = values.shape[0]
     stored = values.swapaxes(1, 2) if transposed else values
     outer, inner = stored.shape[1:]
-    pitch = max(-(-(inner + pad) // multiple) * multiple, least)
+    pitch = -(-(inner + pad) // multiple) * multiple
+    if pitch == 1:
+        pitch = least
     memory = np.full((batch, outer, pitch), 85 if values.dtype.kind == "i" else np.nan, values.dtype)
     memory[:, :, :inner] = stored
     # The array ends with its last element, so that a read behind it meets the guard page.
