@@ -179,6 +179,8 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
   if (is_own && !entry.own_activation) return "the kernel was not compiled with a function of its own";
   if (!is_own && entry.own_activation && args.epilogue.activation != Activation::none)
     return "the kernel knows no activation but its own";
+  if (entry.own_activation && (epilogue.has_second_b || epilogue.multiplier.present))
+    return "a kernel with a function of its own takes neither a second b nor a multiplier";
   if (is_own && request.d.dtype == Dtype::f64) return "a kernel's own function is one of f32, not of f64";
   bool const is_scaled = epilogue.lhs_scale.present || epilogue.rhs_scale.present;
   if (is_scaled && !entry.facts.scales) return "the kernel takes no scales";

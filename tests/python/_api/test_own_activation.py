@@ -157,6 +157,18 @@ def test_its_kernel_knows_no_other_activation(monkeypatch):
 
 
 @compiles
+def test_its_kernel_takes_no_second_matrix(monkeypatch):
+    """It would store one product as if there were no other."""
+    attributes = custom_call.epilogue_attributes
+    monkeypatch.setattr(custom_call, "epilogue_attributes", lambda *of: attributes(*of) | {"operands": "second_b"})
+    x, w, residual = integers((8, 8), (8, 8), (8, 8))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="takes neither a second b nor a multiplier"):
+        jax.block_until_ready(
+            linear(x, w, residual=residual, activation=lambda y: softcap(y) + 2, config=SM80, interpret=True)
+        )
+
+
+@compiles
 def test_equal_functions_share_a_kernel(monkeypatch):
     x, w = integers((8, 16), (16, 8))
     made = []
