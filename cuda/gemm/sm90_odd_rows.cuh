@@ -56,8 +56,8 @@ template <GemmConfig kConfig>
 struct Gemm<kConfig> {
   using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
   using Element = ElementOfA<kConfig.dtype>;
-  static constexpr int kWord =
-      8;  // elements of 16 bytes, the step of a load; rows of B from one of a slice to the next
+  // Elements of 16 bytes, the step of a load; and rows of B from one of a slice to the next.
+  static constexpr int kWord = 8;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kSlices = kWord, kThreads = 32 * kSlices;
   static constexpr int kStages = kConfig.stages;
@@ -98,7 +98,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE int elements_ahead(Element const* p) { return int(reinterpret_cast<uintptr_t>(p) / 2 % kWord); }
 
   /// Copies word `word` of those from that on in which `row` lies, whose `count` elements from there on exist; zeros
-  /// behind them. What is ahead of the row in its word is read with it: no allocation begins within a word.
+  /// behind them. What is ahead of the row in its word is read with it: memory is allocated in whole words.
   static MOYE_DEVICE void copy_word(Element const* row, int word, int count, Element* to) {
     int const ahead = elements_ahead(row), left = count > 0 ? count + ahead - word * kWord : 0;
     int const elements = left < 0 ? 0 : left < kWord ? left : kWord;

@@ -12,6 +12,7 @@ import pytest
 import jax_moye
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.problem import make_problem
+from jax_moye._selection.ranking import contenders
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import Problem, make_call, product
 
@@ -67,3 +68,11 @@ def test_orders(config):
     assert why_not(config, problem, 90) is None
     transposed = make_problem("mk,nk->mn", (8, 64), (1001, 64), dtype, "bf16")
     assert why_not(config, transposed, 90) == "it takes the orders NN, and this is NT"
+
+
+@every_config
+def test_races(config):
+    """It is timed for as many rows as a tile has, where b's rows are no whole words, and nowhere else."""
+    for n, is_timed in ((50257, True), (50264, False)):
+        problem = make_problem("mk,kn->mn", (config.tile[0], 768), (768, n), config.dtype, "bf16")
+        assert (config in contenders(problem, 90, jax_moye.configs(), most=12)) == is_timed

@@ -100,7 +100,7 @@ class OddRowsKernelLayouts:
         return np.where(lane < self.pitch_a // WORD, lane, -1), row
 
     def _load(self, word: Any, row: Any, pitch: int, count: int, what: str) -> SectorReport:
-        """Sectors of words, of each row those elements that it has until `count` of the tile's end."""
+        """Sectors of words: of a row what is ahead of it in the first, and `count` elements from there on."""
         begins = row * pitch // WORD * WORD + word * WORD
         read = np.where(word < 0, 0, np.clip(count + self.ahead(row, pitch) - word * WORD, 0, WORD)) * ITEM
         report = transactions.global_memory(np.where(read > 0, begins * ITEM, -1), WORD * ITEM, what=what)
