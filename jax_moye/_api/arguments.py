@@ -166,7 +166,8 @@ def weakly_promoted(lhs: Any, rhs: Any) -> tuple[Any, Any]:
         one = complex(1) if jnp.issubdtype(weak, jnp.complexfloating) else 1.0
     else:
         return lhs, rhs
-    return (lhs, jnp.multiply(one, rhs)) if avals[0].weak_type else (jnp.multiply(one, lhs), rhs)
+    # In the operands' order: JAX's error for two that it does not promote may name them in it.
+    return (lhs, jnp.multiply(one, rhs)) if avals[0].weak_type else (jnp.multiply(lhs, one), rhs)
 
 
 def canonical_precision(precision: Any) -> Any:
