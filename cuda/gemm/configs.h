@@ -190,11 +190,9 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_sliced_k,      f16,   f32,  { 32,  32, 64},   9,      {1, 1},         16},
   // Few rows, and weights along n whose rows begin anywhere.
   {sm90_odd_rows,      bf16,  f32,  { 16, 120, 128},  3,      {1, 1},          2},
-  {sm90_odd_rows,      bf16,  f32,  { 32,  56, 128},  4,      {1, 1},          2},
-  {sm90_odd_rows,      bf16,  f32,  { 64,  56, 128},  6,      {1, 1},          2},
+  {sm90_odd_rows,      bf16,  f32,  { 32, 120, 128},  5,      {1, 1},          2},
   {sm90_odd_rows,      f16,   f32,  { 16, 120, 128},  3,      {1, 1},          2},
-  {sm90_odd_rows,      f16,   f32,  { 32,  56, 128},  4,      {1, 1},          2},
-  {sm90_odd_rows,      f16,   f32,  { 64,  56, 128},  6,      {1, 1},          2},
+  {sm90_odd_rows,      f16,   f32,  { 32, 120, 128},  5,      {1, 1},          2},
   // 32 bits contiguous along n, or along m and n.
   {sm90_transposed,    tf32,  f32,  { 64, 128, 32},   9,      {1, 1},         16},
   {sm90_transposed,    tf32,  f32,  {128, 128, 32},   6,      {1, 1},         16},

@@ -3,14 +3,14 @@
 //   A (M,K) along k, B (N,K) along n, D (M,N), of any pitch each; 16-bit operands; batch: outer dimension of the grid
 //   slices    rows k = 8 q + r of B, for one r, lie alike beside the words of 16 bytes: 8 pitches are whole words. Warp
 //             r of 8 multiplies those, and sums all of the tile, up to 7 columns further right than it lies
-//   gmem -> smem   cp.async of whole words: of each row of B those from the word on in which the tile begins, of each
-//             row of A likewise; zeros behind the ends of rows. Rows of a slice lie below each other
+//   gmem -> smem   B by TMA, from the word on in which the tile begins: in a map of lines of 8 rows those of a slice
+//             are a box. Where TMA cannot, and A always, cp.async of whole words; zeros behind the ends of rows
 //   smem -> rmem   B by ldmatrix, transposed; A element by element, k = r, r + 8, ..., from where the row begins
 //   stage s holds k-tile s, s + kStages, ...; kStages - 1 of them are in flight while one is multiplied
-//   consumer_wait  (1) the next stage has landed, for every thread's copies;
+//   full[s]   8 arrivals, one of each warp, and the bytes of B's boxes
+//   consumer_wait  (1) the next stage's words have landed, for every thread's copies;
 //                  (2) every warp is done with the stage that is refilled next
-//   barriers of the epilogue: before the slices' sums replace the stages; before the sums of all slices are added up,
-//             each from as far right as its slice was loaded
+//   barriers of the epilogue: before the slices' sums replace the stages; before the sums of all slices are added up
 //   griddepcontrol  all threads wait for the kernel ahead before the first load
 #pragma once
 
@@ -25,6 +25,7 @@
 #include "gemm/sync_mma.h"
 #include "gemm/tensorop.h"
 #include "gemm/tile_scheduler.h"
+#include "gemm/tma_operand.h"
 #include "moye/algorithm/copy.h"
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
@@ -32,7 +33,10 @@
 #include "moye/arch/copy_sm80.h"
 #include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch_recorder.h"
+#include "moye/arch/mbarrier.h"
+#include "moye/arch/tma.h"
 #include "moye/atom/copy_atom.h"
+#include "moye/atom/gmma.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/pipeline.h"
 #include "moye/tensor.h"
@@ -41,6 +45,9 @@ namespace moye {
 
 /// What the host makes of a call.
 struct OddRowsParams {
+  TensorMap lines;   // of B: 8 rows each
+  TensorMap rest;    // the same with a last line of the rows that are left, where 8 does not divide k
+  bool by_tma;       // whether there are maps
   BatchSizes tiles;  // matrices of d, tiles along n, tiles along m
   int k_tiles;
 };
@@ -75,9 +82,12 @@ struct Gemm<kConfig> {
   // Of A as it lies in memory, (BLK_M,(BLK_K/8,SLICE)): k is in the order of B's rows.
   using LayoutA =
       Layout<Shape<Int<kBlkM>, Shape<Int<kPerSlice>, Int<kSlices>>>, Stride<Int<kPitchA>, Stride<Int<kWord>, _1>>>;
-  static MOYE_HOST_DEVICE constexpr auto layout_b() {
-    return swizzled_smem<Element, Major::mn>(Shape<Int<kFrame>, Int<kBlkK>>{});  // (FRAME,BLK_K)
+  static MOYE_HOST_DEVICE constexpr auto layout_b() {  // (FRAME,BLK_K): what one box brings lies together
+    return tile_to_shape(gmma_smem_atom<GMMA::Major::MN, Element, 128>(), Shape<Int<kFrame>, Int<kBlkK>>{},
+                         Step<_2, _1>{});
   }
+  // A box: 128 bytes of each row of a slice.
+  static constexpr int kBoxColumns = 64, kBoxElements = kBoxColumns * kPerSlice, kBoxes = kFrame / kBoxColumns;
   // Rows lie 32 bytes apart in the banks, as in StagedRows.
   using Sums = Layout<Shape<Int<kBlkM>, Int<kFrame>, Int<kSlices>>,
                       Stride<Int<kFrame + 8>, _1, Int<kBlkM*(kFrame + 8)>>>;  // (BLK_M,FRAME,SLICE)
@@ -90,7 +100,13 @@ struct Gemm<kConfig> {
     Stage stages[kStages];
     alignas(128) float sums[cosize_v<Sums>];
   };
-  static constexpr int kResident = 2 * int(sizeof(SharedStorage)) <= 226 * 1024 ? 2 : 1;  // CTAs of a multiprocessor
+  struct Shared {
+    SharedStorage storage;
+    alignas(8) uint64_t full[kStages];
+  };
+  // CTAs of a multiprocessor, as many as its shared memory holds and, of 8 warps each, its registers.
+  static constexpr int kHeld = 226 * 1024 / int(sizeof(Shared)), kMost = kBlkM * kFrame <= 1024 ? 3 : 2;
+  static constexpr int kResident = kHeld < kMost ? kHeld : kMost;
 
   using CopyWord = SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>;
 
@@ -108,56 +124,78 @@ struct Gemm<kConfig> {
 
   template <Finishing kFinishing>
   static MOYE_DEVICE void run(GemmArgs const& args, OddRowsParams const& params) {
-    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
+    auto& shared = *reinterpret_cast<Shared*>(smem_base());
+    auto& smem = shared.storage;
     int const thread = int(thread_idx().x), slice = thread / 32, lane = thread % 32;
     BatchCoord const block = batch_coord(params.tiles, int(block_idx().x));
     TileCoord const tile{.m = block.modes[2], .n = block.modes[1], .batch = block.modes[0]};
     int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
     int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B
+    if (thread == 0) {
+      if (params.by_tma) prefetch_tensor_map(&params.lines);
+      for (int stage = 0; stage < kStages; ++stage) mbarrier_init(&shared.full[stage], kSlices);
+      fence_mbarrier_init();
+    }
 
     auto const *a = static_cast<Element const*>(args.a), *b = static_cast<Element const*>(args.b);
+    int const first_column = elements_ahead(b) + tile.n * kBlkN;  // in the lines of the maps
+    int matrix_of_b = 0;
     if (args.batch > 1) {
-      a += matrix_offset(args, tile.batch, args.a_batch_strides);
-      b += matrix_offset(args, tile.batch, args.b_batch_strides);
+      BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
+      a += batch_offset(matrix, args.a_batch_strides);
+      b += batch_offset(matrix, args.b_batch_strides);
+      matrix_of_b = map_coord<3>(matrix, args.b_batch_strides).c2;
     }
     a += int64_t(tile.m) * kBlkM * args.a_m_stride;
     b += int64_t(tile.n) * kBlkN;
 
-    // A warp copies rows of A, a word a lane. Of B a thread has a word of rows that follow each other in memory, each
-    // of another slice: row q of all of them, or of every other one.
-    constexpr int kWordsA = kPitchA / kWord, kWordsB = kFrame / kWord, kRowsAtOnce = kThreads / kWordsB;
-    constexpr int kSlicesAtOnce = kRowsAtOnce / kPerSlice;
-    static_assert(kWordsA <= 32 && kRowsAtOnce % kPerSlice == 0);
-    int const word = thread % kWordsB, q = thread / kWordsB % kPerSlice, first_slice = thread / kWordsB / kPerSlice;
+    // Of A a warp copies rows, a word a lane. Of B it loads its slice's boxes; or else threads copy rows, a word each.
+    constexpr int kWordsA = kPitchA / kWord, kWordsB = kFrame / kWord;
+    static_assert(kWordsA <= 32 && kThreads % kWordsB == 0);
     int const columns = n_left < kBlkN ? n_left : kBlkN;
-    int const row = kWord * q + first_slice;  // of a k-tile, the first
-    auto const* next_b = b + row * args.b_k_stride;
-    auto* const to_b = smem.stages[0].b;
+    int const rest = int(args.k) % kSlices;
+    TensorMap const* const map = slice < rest ? &params.rest : &params.lines;
+    int const box_column = int((first_column + slice * args.b_k_stride) / kWord * kWord);
+    CacheHint const hint = hint_of(params.tiles.modes[2]);
+    auto const* next_a = a + slice * args.a_m_stride + lane * kWord;
     CpAsyncPipeline<kStages> pipeline;
-    auto const* next_a = a;
-    int k_left = int(args.k);  // elements of k from the k-tile on that is filled next
+    int k = 0;  // the first of the k-tile that is filled next
     auto const fill = [&] {
-      if (k_left > 0) {
-        int const ks = k_left < kBlkK ? k_left : kBlkK;
-        int const at = pipeline.write() * int(sizeof(Stage) / sizeof(Element));
-        MOYE_UNROLL
-        for (int i = 0; i < kSlices / kSlicesAtOnce; ++i) {
-          int const r = first_slice + i * kSlicesAtOnce;
-          auto* const to = to_b + at + layout_b()(word * kWord, r * kPerSlice + q);
-          copy_word(next_b + i * kSlicesAtOnce * args.b_k_stride, word, row + i * kSlicesAtOnce < ks ? columns : 0, to);
+      if (k < args.k) {
+        int const ks = int(args.k) - k < kBlkK ? int(args.k) - k : kBlkK;
+        Stage& stage = smem.stages[pipeline.write()];
+        if (params.by_tma) {
+          if (lane == 0) {
+            uint64_t* const full = &shared.full[pipeline.write()];
+            mbarrier_arrive_expect_tx(full, kBoxes * kBoxElements * sizeof(Element));
+            MOYE_UNROLL
+            for (int i = 0; i < kBoxes; ++i) {
+              tma_load(map, full, stage.b + layout_b()(i * kBoxColumns, slice * kPerSlice),
+                       box_column + i * kBoxColumns, k / kSlices, matrix_of_b, hint);
+            }
+          }
+        } else {
+          int const word = thread % kWordsB;
+          MOYE_NO_UNROLL
+          for (int row = thread / kWordsB; row < kBlkK; row += kThreads / kWordsB) {
+            copy_word(b + (k + row) * args.b_k_stride, word, row < ks ? columns : 0,
+                      stage.b + layout_b()(word * kWord, row % kSlices * kPerSlice + row / kSlices));
+          }
         }
-        MOYE_UNROLL
-        for (int i = 0; i < kBlkM / kSlices; ++i) {
-          int const m = slice + i * kSlices;
-          auto* const to = smem.stages[0].a + at + m * kPitchA + lane * kWord;
-          if (lane < kWordsA) copy_word(next_a + m * args.a_m_stride, lane, m < m_left ? ks : 0, to);
+        if (lane < kWordsA) {
+          auto const* from = next_a;
+          MOYE_UNROLL
+          for (int i = 0; i < kBlkM / kSlices; ++i, from += kSlices * args.a_m_stride) {
+            int const m = slice + i * kSlices;
+            copy_word(from - lane * kWord, lane, m < m_left ? ks : 0, stage.a + m * kPitchA + lane * kWord);
+          }
         }
-        k_left -= kBlkK;
+        k += kBlkK;
         next_a += kBlkK;
-        next_b += kBlkK * args.b_k_stride;
       }
       pipeline.producer_commit();
     };
+    sync_threads();         // the mbarriers are there
     griddepcontrol_wait();  // the kernel ahead may still run up to here
     MOYE_NO_UNROLL
     for (int stage = 0; stage < pipeline.kAhead; ++stage) fill();
@@ -177,10 +215,13 @@ struct Gemm<kConfig> {
     static_assert(decltype(size<2>(tCrA))::value == 1, "a warp has one atom along k");
     int const ahead_of_a = elements_ahead(a + lane / 4 * args.a_m_stride);  // of the lane's rows, which are 8 apart
 
+    PipelineState<kStages> read;
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.k_tiles; ++k_tile) {
       pipeline.consumer_wait();
       fill();
+      if (params.by_tma) mbarrier_wait(&shared.full[read.index()], read.phase());
+      ++read;
       int const at = pipeline.read() * int(sizeof(Stage) / sizeof(Element));
       MOYE_UNROLL
       for (int i = 0; i < size<1>(tCrA); ++i) {
@@ -242,10 +283,38 @@ struct Gemm<kConfig> {
 
   static constexpr unsigned kCompiledOrders = order_bits(Order::NN);
 
+  /// Whether lines of 8 rows of B are lines of a map: all matrices begin alike beside words, and lie in one mode.
+  static bool can_load_by_tma(GemmArgs const& args) {
+    if (args.k < kSlices || kSlices * args.b_k_stride + kBlkN > 0x7fffffff) return false;
+    for (int i = 0; i < kBatchModes; ++i) {
+      if (args.batch_sizes.modes[i] > 1 && args.b_batch_strides.modes[i] % kWord != 0) return false;
+    }
+    return !moves_along_several(args, args.b_batch_strides);
+  }
+  /// The map of `lines` lines of B, from the word on in which it begins, whose last has `rows` rows.
+  static Status make_map(GemmArgs const& args, int lines, int rows, TensorMap* map) {
+    auto const* const b = static_cast<Element const*>(args.b);
+    int const ahead = int(reinterpret_cast<uintptr_t>(b) / sizeof(Element) % kWord);
+    return make_matrix_map<Element>(map, b - ahead, {ahead + (rows - 1) * args.b_k_stride + args.n, 1},
+                                    {lines, kSlices * args.b_k_stride}, batch_of_map(args, args.b_batch_strides, 3),
+                                    kBoxColumns, kPerSlice);
+  }
+
   static Status launch(GemmArgs args, StreamHandle stream) {
     TileGrid grid;
     if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
-    OddRowsParams const params{.tiles = make_batch_sizes(int(args.batch), grid.n, grid.m), .k_tiles = grid.k};
+    OddRowsParams params{.lines = {},
+                         .rest = {},
+                         .by_tma = can_load_by_tma(args),
+                         .tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
+                         .k_tiles = grid.k};
+    if (params.by_tma) {
+      if (Status status = make_map(args, int(args.k) / kSlices, kSlices, &params.lines); !status.ok()) return status;
+      int const rest = int(args.k) % kSlices;
+      if (rest > 0) {
+        if (Status status = make_map(args, int(args.k) / kSlices + 1, rest, &params.rest); !status.ok()) return status;
+      }
+    }
     bool const plain = Epilogue::is_of_words(args) && is_plain(args.epilogue);
     args.early = early_operands() & kEarlyNext;
     LaunchConfig const config{.grid = {unsigned(grid.tiles)},
@@ -259,7 +328,7 @@ struct Gemm<kConfig> {
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,
-                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .smem_bytes = int(sizeof(Shared)),
                                          .min_arch = 90,  // griddepcontrol
                                          .max_arch = 90,
                                          .orders = kCompiledOrders,

@@ -25,7 +25,7 @@ _LINE = 128  # bytes of the L2 cache that are asked for together
 _BOX = 128  # bytes of a row that TMA loads together
 _CP_ASYNC = 4  # bytes at least
 _PART_BYTES = 2  # of an f32 operand's bf16 part
-_UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none
+_UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none; operands that nobody timed
 # What a program of many calls spends on one of ours, on the host: no product takes less in it. See cost_xla.
 CALL_US = 7.4
 
@@ -98,7 +98,7 @@ class Terms(NamedTuple):
       hidden_us: of products, stores and memory: what is done at the same time.
       pack_us: a kernel that packs the operands first; 0.0 where none does.
       add_us: a kernel that adds up the sums of k's parts; 0.0 where none does.
-      factor: of all of it, 1.0 but for tiles that no GPU has timed, of kernels that need it.
+      factor: of all of it, 1.0 but for tiles and alignments that no GPU has timed, of kernels that need it.
       us: in all, factor * (launch + products + stores + memory - hidden + pack + add) but for rounding.
       multiprocessors: of the GPU that is assumed.
       resident: CTAs on one multiprocessor.
@@ -208,7 +208,9 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     body = _longest(busy + stores, streamed)
     hidden = products + stores + memory - body
-    us = (known.launch_us + body + pack + add) * known.factor
+    is_untimed = 0 < known.below_alignment <= problem.alignment
+    factor = known.factor * (_UNTIMED if is_untimed else 1.0)
+    us = (known.launch_us + body + pack + add) * factor
     return Terms(
         known.launch_us,
         products,
@@ -217,7 +219,7 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
         hidden,
         pack,
         add,
-        known.factor,
+        factor,
         us,
         multiprocessors,
         resident,
@@ -268,6 +270,7 @@ class _OfConfig(NamedTuple):
     least_wave_us: float  # of each wave but the first, with them
     usable: float  # share of the multiprocessors
     factor: float  # of all of it
+    below_alignment: int
 
 
 @functools.lru_cache(maxsize=1024)
@@ -322,6 +325,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         least_wave_us=speed.least_wave_us,
         usable=speed.usable.get(config.k_parts, 1.0),
         factor=_UNTIMED if speed.needs_by_tile and tile not in speed.by_tile else 1.0,
+        below_alignment=speed.below_alignment,
     )
 
 

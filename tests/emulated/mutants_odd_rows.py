@@ -1,4 +1,4 @@
-"""Bugs planted in sm90_odd_rows.cuh: words and what is ahead of rows in them, slices of k, stages, and sums."""
+"""Bugs planted in sm90_odd_rows.cuh: words and what is ahead of rows in them, boxes, slices of k, stages, and sums."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import too_early
 
 S = "sm90_odd_rows.cuh"
-ROW = "{sm90_odd_rows, bf16, f32, {32, 56, 128}, 4, {1, 1}, 2}"
+ROW = "{sm90_odd_rows, bf16, f32, {32, 120, 128}, 5, {1, 1}, 2}"
 WIDE = "{sm90_odd_rows, bf16, f32, {16, 120, 128}, 3, {1, 1}, 2}"
 LONG = (24, 131, 1000)  # more k-tiles than stages, rows of b 3 elements behind words of 16 bytes
 SHORT = (9, 61, 141)  # rows of a begin anywhere, too
-TOUCHES = r"(ldmatrix|plain load|cp\.async)"
+BY_WORDS = ("batch=3",)  # of SHORT: matrices of b begin anywhere, and TMA loads none
+TOUCHES = r"(ldmatrix|plain load|cp\.async|TMA load)"
 OF_CP_ASYNC = race(S, TOUCHES, TOUCHES)
 OUTSIDE = r"out of bounds: cp\.async \(read\) .*by .*thread \d+ .* at sm90_odd_rows\.cuh:\d+.*"
 Mutant = functools.partial(AnyMutant, row=ROW, file=S, order="NN", sizes=LONG)
@@ -29,6 +30,7 @@ MUTANTS = [
         old="*reinterpret_cast<uint128_t const*>(row - ahead + word * kWord)",
         new="*reinterpret_cast<uint128_t const*>(row + word * kWord)",
         expect=r"cp\.async by .* at sm90_odd_rows\.cuh:\d+: 16 bytes from 0x[0-9a-f]+ .* are not aligned to their size",
+        sizes=SHORT,
     ),
     Mutant(
         name="odd_rows_what_is_ahead_is_not_counted",
@@ -46,10 +48,11 @@ MUTANTS = [
     ),
     Mutant(
         name="odd_rows_behind_k",
-        old="row + i * kSlicesAtOnce < ks ? columns : 0",
+        old="row < ks ? columns : 0",
         new="columns",
         expect=OUTSIDE,
         sizes=SHORT,
+        options=BY_WORDS,
     ),
     Mutant(name="odd_rows_behind_m", old="m < m_left ? ks : 0", new="ks", expect=OUTSIDE, sizes=SHORT),
     Mutant(
@@ -60,14 +63,64 @@ MUTANTS = [
         sizes=(9, 61, 1001),
     ),
     # ---- slices
-    Mutant(name="odd_rows_k_as_it_lies", old="r * kPerSlice + q);", new="q * kSlices + r);", expect="wrong"),
     Mutant(
-        name="odd_rows_of_another_slice",
-        row=WIDE,
-        old="next_b + i * kSlicesAtOnce * args.b_k_stride",
-        new="next_b + (kSlices / kSlicesAtOnce - 1 - i) * kSlicesAtOnce * args.b_k_stride",
+        name="odd_rows_k_as_it_lies",
+        old="row % kSlices * kPerSlice + row / kSlices",
+        new="row",
         expect="wrong",
-        sizes=(16, 131, 256),
+        sizes=SHORT,
+        options=BY_WORDS,
+    ),
+    # ---- boxes
+    Mutant(
+        name="odd_rows_box_of_another_slice",
+        old="layout_b()(i * kBoxColumns, slice * kPerSlice)",
+        new="layout_b()(i * kBoxColumns, (kSlices - 1 - slice) * kPerSlice)",
+        expect="wrong",
+    ),
+    Mutant(
+        name="odd_rows_boxes_where_rows_begin",
+        old="(first_column + slice * args.b_k_stride) / kWord * kWord",
+        new="(first_column + slice * args.b_k_stride)",
+        expect=r"TMA load by .* is not a multiple of 16 bytes",
+    ),
+    Mutant(
+        name="odd_rows_boxes_of_one_row",
+        old="(first_column + slice * args.b_k_stride) / kWord",
+        new="first_column / kWord",
+        expect="wrong",
+    ),
+    Mutant(
+        name="odd_rows_lines_end_alike",
+        old="slice < rest ? &params.rest : &params.lines",
+        new="&params.lines",
+        expect="wrong",
+        sizes=SHORT,
+    ),
+    Mutant(
+        name="odd_rows_last_line_is_whole",
+        old="slice < rest ? &params.rest : &params.lines",
+        new="rest > 0 ? &params.rest : &params.lines",
+        expect="wrong",
+        sizes=SHORT,
+    ),
+    Mutant(
+        name="odd_rows_boxes_are_not_waited_for",
+        old="      if (params.by_tma) mbarrier_wait(&shared.full[read.index()], read.phase());\n",
+        new="",
+        expect=race(S, TOUCHES, TOUCHES),
+    ),
+    Mutant(
+        name="odd_rows_boxes_of_one_stage",
+        old="uint64_t* const full = &shared.full[pipeline.write()];",
+        new="uint64_t* const full = &shared.full[0];",
+        expect=r"(deadlock|race|arriv)",
+    ),
+    Mutant(
+        name="odd_rows_mbarriers_used_too_early",
+        old="    sync_threads();         // the mbarriers are there\n",
+        new="",
+        expect=r"mbarrier",
     ),
     Mutant(
         name="odd_rows_a_begins_with_words",
@@ -80,7 +133,7 @@ MUTANTS = [
         name="odd_rows_wrong_stage",
         old="move_view(tXsB_read, at);",
         new="move_view(tXsB_read, 0);",
-        expect=race(S, "(cp.async|ldmatrix)", "(cp.async|ldmatrix)"),
+        expect=race(S, TOUCHES, TOUCHES),
     ),
     # ---- sums
     Mutant(
@@ -107,7 +160,7 @@ MUTANTS = [
         old="    sync_threads();  // the sums of all slices are there\n",
         new="",
         expect=race(S, "plain (load|store)", "plain (load|store)"),
-        sizes=SHORT,
+        sizes=(9, 131, 141),
     ),
     Mutant(
         name="odd_rows_every_call_is_plain",
@@ -121,7 +174,7 @@ MUTANTS = [
         name="odd_rows_does_not_wait_for_the_kernel_ahead",
         old="    griddepcontrol_wait();  // the kernel ahead may still run up to here\n",
         new="",
-        expect=too_early(r"cp\.async", S),
+        expect=too_early("TMA load", S),
         sizes=SHORT,
     ),
 ]

@@ -117,6 +117,8 @@ def sizes_for(config, order: str) -> list[tuple[int, int, int]]:
         sizes.append(aligned(config, order, m, n, k))
     if facts_of(config.kernel).splits_k_by_sizes:  # with k long enough for several parts, the last one shorter
         sizes += [aligned(config, order, m, n, k) for m, n, k in ((200, 264, 8200), (3, 2 * tile_n + 3, 5001))]
+    if len(config.orders) < 4 and config.alignment < 16:  # a matrix of one column is as good as transposed
+        sizes = [size for size in sizes if size[1] > 1 and size[2] != 1]
     if DTYPES[config.dtype].of_b:  # a product by one column is computed as its transpose: by a config of the other pair
         sizes = [size for size in sizes if size[1] > 1]
     return sorted(set(sizes))

@@ -47,6 +47,7 @@ class Speed(NamedTuple):
       least_wave_us: what such a wave takes at least, with its products and stores: a tile's way through its CTA.
       add_us: of a second kernel, which adds up parts of k, beside the bytes that it reads.
       usable: parts of k, share of the multiprocessors that clusters of so many CTAs fill.
+      below_alignment: bytes. Operands that are aligned to so many or more are not timed; 0: it does not matter.
     """
 
     products_per_us: float = 0.01e6
@@ -65,6 +66,7 @@ class Speed(NamedTuple):
     least_wave_us: float = 0.0
     add_us: float = 0.0
     usable: Mapping[int, float] = _NONE
+    below_alignment: int = 0
 
 
 class KernelFacts(NamedTuple):

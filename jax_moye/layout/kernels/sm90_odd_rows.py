@@ -8,22 +8,41 @@ from typing import Any
 
 import numpy as np
 
-from jax_moye.layout import CopyAtom, Layout, UniversalCopy, checks, make_tiled_mma, transactions
+from jax_moye.layout import (
+    CopyAtom,
+    Layout,
+    UniversalCopy,
+    checks,
+    gmma_smem_atom,
+    make_tiled_mma,
+    tile_to_shape,
+    transactions,
+)
 from jax_moye.layout.atoms import mma_atom
 from jax_moye.layout.checks import BankReport, SectorReport, SmemReport
 from jax_moye.layout.dtypes import dtype, operand_types
 from jax_moye.layout.errors import InvalidType
-from jax_moye.layout.kernels.counters import bank_counts, matrix_counts, sector_counts
-from jax_moye.layout.kernels.facts import KernelFacts
+from jax_moye.layout.kernels.counters import bank_counts, matrix_counts, sector_counts, tma_counts
+from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.operands import vectorized
-from jax_moye.layout.kernels.sync_mma import fragment_copy_op, sm80_mma_op, swizzled_smem
+from jax_moye.layout.kernels.sync_mma import fragment_copy_op, sm80_mma_op
+from jax_moye.layout.kernels.tma import ROW_BYTES, box_sectors
 from jax_moye.layout.tiled import TiledMma, make_tiled_copy_A, make_tiled_copy_B, make_tiled_copy_C
 
-# No speed: no GPU has timed it.
 FACTS = KernelFacts(
     instruction="mma.sync, every eighth k",  # the sums of its warps are added up
     page=27,
     idea="rows of weights that begin anywhere",
+    speed=Speed(
+        products_per_us=0.518e6,
+        by_tile={(16, 120, (1, 1)): 1.0, (32, 120, (1, 1)): 1.13},
+        needs_by_tile=True,
+        copy_us=0.0,
+        store_us=0.234,
+        launch_us=0.485,
+        wave_us=1.95,
+        below_alignment=16,  # others load such operands as they are
+    ),
 )
 
 WORD, ITEM = 8, 2  # elements of 16 bytes, which are rows from one of a slice to the next, too; bytes of an element
@@ -41,7 +60,7 @@ class OddRowsKernelLayouts:
       tile: (m, n, k) of a CTA.
       mma: of all warps; k is in the order of slices.
       a: a stage of a as if its rows began with words, (BLK_M,(BLK_K/8,SLICE)).
-      b: a stage of b, whose columns are those of the words in which rows of the tile lie, (FRAME,BLK_K).
+      b: a stage of b, whose columns are those of the boxes in which rows of the tile lie, (FRAME,BLK_K).
       sums: of each slice, as far right as its rows were loaded, (BLK_M,FRAME,SLICE).
       value_type: of both operands.
       stages: slots of the shared-memory pipeline.
@@ -78,60 +97,53 @@ class OddRowsKernelLayouts:
         stage = checks.smem_bytes((self.b, self.value_type), (Layout(self.tile[0] * self.pitch_a), self.value_type))
         stages = Layout(self.stages * (-(-stage.bytes // 1024) * 1024)), "uint8"
         either = stages, (Layout(self.sums.cosize), "float32")
-        return max((checks.smem_bytes(each, align=1024, arch=arch) for each in either), key=lambda report: report.bytes)
+        larger = max(either, key=lambda each: checks.smem_bytes(each, align=1024).bytes)
+        return checks.smem_bytes(larger, (Layout(self.stages), "uint64"), align=1024, arch=arch)  # an mbarrier each
 
     def ahead(self, rows: Any, pitch: int) -> Any:
         """Elements of the word in which a row begins that lie ahead of it, where the matrix begins with a word."""
         return rows * pitch % WORD
 
-    def _words_of_b(self) -> tuple[Any, Any, Any]:
-        """Of each copy by a warp, (COPY,LANE): the word of a row, the row, and its slice's number of the row."""
-        words = self.frame // WORD
-        thread = np.arange(self.threads).reshape(-1, WARP)
-        first, slices = thread // words // (self.tile[2] // SLICES), self.threads // words // (self.tile[2] // SLICES)
-        of_slice = thread // words % (self.tile[2] // SLICES)
-        copies = [(thread % words, WORD * of_slice + first + r, of_slice) for r in range(0, SLICES, slices)]
-        word, row, of_slice = (np.concatenate(each) for each in zip(*copies, strict=True))
-        return word, row, of_slice
+    def boxes(self, pitch: int) -> tuple[Any, Any]:
+        """Of the boxes of one k-tile: the element of b at which each row begins, (BOX,ROW), and the rows' elements.
+
+        The tile is all that b has of columns, so the last box may reach beyond the lines of eight rows.
+        """
+        columns, (_, blk_n, blk_k) = ROW_BYTES // ITEM, self.tile
+        end = (SLICES - 1) * pitch + blk_n  # of a line
+        begins = [r * pitch // WORD * WORD + at for r in range(SLICES) for at in range(0, self.frame, columns)]
+        lines = np.arange(blk_k // SLICES) * SLICES * pitch
+        return np.array(begins)[:, None] + lines, np.clip(end - np.array(begins), 0, columns)
 
     def _words_of_a(self) -> tuple[Any, Any]:
         """Of each copy by a warp: the word of a row, -1 in lanes without one, and the row."""
         row, lane = np.meshgrid(np.arange(self.tile[0]), np.arange(WARP), indexing="ij")
         return np.where(lane < self.pitch_a // WORD, lane, -1), row
 
-    def _load(self, word: Any, row: Any, pitch: int, count: int, what: str) -> SectorReport:
-        """Sectors of words: of a row what is ahead of it in the first, and `count` elements from there on."""
+    def _load_of_a(self, pitch: int) -> SectorReport:
+        """Sectors of words: of a row what is ahead of it in the first, and a k-tile's elements from there on."""
+        word, row = self._words_of_a()
         begins = row * pitch // WORD * WORD + word * WORD
-        read = np.where(word < 0, 0, np.clip(count + self.ahead(row, pitch) - word * WORD, 0, WORD)) * ITEM
-        report = transactions.global_memory(np.where(read > 0, begins * ITEM, -1), WORD * ITEM, what=what)
+        read = np.where(word < 0, 0, np.clip(self.tile[2] + self.ahead(row, pitch) - word * WORD, 0, WORD)) * ITEM
+        report = transactions.global_memory(np.where(read > 0, begins * ITEM, -1), WORD * ITEM, what="a, cp.async")
         least = -(-read.sum(axis=-1) // transactions.SECTOR_BYTES)
         return dataclasses.replace(report, ideal=int(least.sum()), useful_bytes=int(read.sum()))
 
     def load_reports(self, a_pitch: int, b_pitch: int) -> tuple[SectorReport, SectorReport]:
-        """Sectors of one k-tile's loads of a and of b: both begin at a sector, and the tile is whole.
+        """Sectors of one k-tile's loads of a and of b: both begin at a sector, and b's columns are those of one tile.
 
         Args:
           a_pitch: elements from one row of a to the next, any number.
           b_pitch: the same of b.
         """
-        _, blk_n, blk_k = self.tile
-        word, row, _ = self._words_of_b()
-        return (
-            self._load(*self._words_of_a(), a_pitch, blk_k, "a, cp.async"),
-            self._load(word, row, b_pitch, blk_n, "b, cp.async"),
-        )
+        begins, elements = self.boxes(b_pitch)
+        return self._load_of_a(a_pitch), box_sectors(begins * ITEM, elements * ITEM, "b, TMA")
 
-    def store_reports(self) -> tuple[BankReport, BankReport]:
-        """Wavefronts of one k-tile's copies of a and of b where they land."""
+    def store_report(self) -> BankReport:
+        """Wavefronts of one k-tile's copies of a where they land."""
         word, row = self._words_of_a()
-        to_a = np.where(word >= 0, (row * self.pitch_a + word * WORD) * ITEM, -1)
-        word, row, of_slice = self._words_of_b()
-        places = self.b.values().reshape((self.frame, self.tile[2]), order="F")
-        to_b = places[word * WORD, row % SLICES * (self.tile[2] // SLICES) + of_slice] * ITEM
-        return (
-            transactions.shared_memory(to_a, WORD * ITEM, what="a, words"),
-            transactions.shared_memory(to_b, WORD * ITEM, what="b, words"),
-        )
+        place = np.where(word >= 0, (row * self.pitch_a + word * WORD) * ITEM, -1)
+        return transactions.shared_memory(place, WORD * ITEM, what="a, words")
 
     def read_reports(self) -> tuple[BankReport, BankReport]:
         """Wavefronts of one k-tile's reads: of a, whose rows begin with words, by element, and of b by ldmatrix."""
@@ -152,8 +164,9 @@ class OddRowsKernelLayouts:
         read_a, read_b = self.read_reports()
         total = collections.Counter(bank_counts("shared_load", read_a))
         total.update(matrix_counts("ldmatrix", read_b))
-        for load, store in zip(self.load_reports(a_pitch, b_pitch), self.store_reports(), strict=True):
-            total.update(sector_counts("cp_async", load) | bank_counts("cp_async", store))
+        load_a, load_b = self.load_reports(a_pitch, b_pitch)
+        total.update(sector_counts("cp_async", load_a) | bank_counts("cp_async", self.store_report()))
+        total.update(tma_counts("load", load_b))
         return dict(total)
 
     def _elements_of_d(self) -> tuple[Any, Any]:
@@ -200,7 +213,7 @@ def describe(config: Any, order: str) -> OddRowsKernelLayouts:
         config.tile,
         mma,
         Layout((blk_m, (blk_k // SLICES, SLICES)), (blk_k + WORD, (WORD, 1))),
-        swizzled_smem(element, "mn", frame, blk_k, None),
+        tile_to_shape(gmma_smem_atom("MN", "SW128", element.name), (frame, blk_k), (1, 0)),
         Layout((blk_m, frame, SLICES), (frame + WORD, 1, blk_m * (frame + WORD))),
         element.name,
         config.stages,

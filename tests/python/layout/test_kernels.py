@@ -154,6 +154,7 @@ OTHER = {
     "least_wave_us": 1000.0,
     "add_us": 1.0,
     "usable": {2: 0.5},
+    "below_alignment": 16,
 }
 
 
