@@ -105,6 +105,13 @@ MUTANTS = [
         sizes=SHORT,
     ),
     Mutant(
+        name="odd_rows_boxes_of_one_matrix",
+        old="matrix_of_b = map_coord<3>(matrix, args.b_batch_strides).c2;",
+        new="matrix_of_b = 0;",
+        expect="wrong",
+        options=("batch=3",),
+    ),
+    Mutant(
         name="odd_rows_boxes_are_not_waited_for",
         old="      if (params.by_tma) mbarrier_wait(&shared.full[read.index()], read.phase());\n",
         new="",

@@ -44,14 +44,21 @@ def test_few_columns(config):
 
 
 @every_config
-@pytest.mark.parametrize("n", [479, 481, 601, 997, 2049])
-def test_turns(config, n):
-    """Where not all tiles are there at once, all have as many columns, or the last one fewer."""
-    for batch, m in ((1, 9), (3, 40)):
-        call = make_call(config, Problem(m, n, 150, batch=batch), "f32")
-        report = emulate(config, call)
-        assert report["ok"], report["message"]
-        np.testing.assert_array_equal(call.result(), product(call.values_a, call.values_b))
+@pytest.mark.parametrize("k", [5, 150, 152])
+def test_batches(config, k):
+    """Matrices of b that begin alike beside words, and that do not, in one mode and in two; several tiles."""
+    for n in (61, 259):
+        for batch in (1, 3):
+            call = make_call(config, Problem(40, n, k, batch=batch), "f32")
+            report = emulate(config, call)
+            assert report["ok"], report["message"]
+            np.testing.assert_array_equal(call.result(), product(call.values_a, call.values_b))
+    dtype = {"bf16": jnp.bfloat16, "f16": jnp.float16}[config.dtype]
+    x = jnp.asarray(np.arange(6 * 9 * k).reshape(2, 3, 9, k) % 5 - 2, dtype)
+    w = jnp.asarray(np.arange(6 * k * 61).reshape(3, 2, k, 61) % 7 - 3, dtype)
+    options = {"config": config.name, "preferred_element_type": jnp.float32, "interpret": True}
+    exact = np.einsum("xymk,yxkn->xymn", np.asarray(x, np.float64), np.asarray(w, np.float64))
+    np.testing.assert_array_equal(jax_moye.einsum("xymk,yxkn->xymn", x, w, **options), exact)
 
 
 @every_config
