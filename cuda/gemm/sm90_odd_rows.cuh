@@ -96,22 +96,21 @@ struct Gemm<kConfig> {
     alignas(1024) Element b[kFrame * kBlkK];
     alignas(128) Element a[kBlkM * kPitchA];
   };
-  union SharedStorage {
-    Stage stages[kStages];
-    alignas(128) float sums[cosize_v<Sums>];
-  };
-  struct Shared {
-    SharedStorage storage;
+  struct SharedStorage {
+    union {
+      Stage stages[kStages];                    // until the last are read
+      alignas(128) float sums[cosize_v<Sums>];  // from then on
+    };
     alignas(8) uint64_t full[kStages];
   };
-  // CTAs of a multiprocessor, as many as its shared memory holds and, of 8 warps each, its registers.
-  static constexpr int kHeld = 226 * 1024 / int(sizeof(Shared)), kMost = kBlkM * kFrame <= 1024 ? 3 : 2;
-  static constexpr int kResident = kHeld < kMost ? kHeld : kMost;
+  static constexpr int kResident = 2 * int(sizeof(SharedStorage)) <= 226 * 1024 ? 2 : 1;  // CTAs of a multiprocessor
 
   using CopyWord = SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>;
 
   /// How far behind the beginning of its word an element lies.
-  static MOYE_DEVICE int elements_ahead(Element const* p) { return int(reinterpret_cast<uintptr_t>(p) / 2 % kWord); }
+  static MOYE_HOST_DEVICE int elements_ahead(Element const* p) {
+    return int(reinterpret_cast<uintptr_t>(p) / 2 % kWord);
+  }
 
   /// Copies word `word` of those from that on in which `row` lies, whose `count` elements from there on exist; zeros
   /// behind them. What is ahead of the row in its word is read with it: memory is allocated in whole words.
@@ -124,8 +123,7 @@ struct Gemm<kConfig> {
 
   template <Finishing kFinishing>
   static MOYE_DEVICE void run(GemmArgs const& args, OddRowsParams const& params) {
-    auto& shared = *reinterpret_cast<Shared*>(smem_base());
-    auto& smem = shared.storage;
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x), slice = thread / 32, lane = thread % 32;
     BatchCoord const block = batch_coord(params.tiles, int(block_idx().x));
     TileCoord const tile{.m = block.modes[2], .n = block.modes[1], .batch = block.modes[0]};
@@ -133,7 +131,7 @@ struct Gemm<kConfig> {
     int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B
     if (thread == 0) {
       if (params.by_tma) prefetch_tensor_map(&params.lines);
-      for (int stage = 0; stage < kStages; ++stage) mbarrier_init(&shared.full[stage], kSlices);
+      for (int stage = 0; stage < kStages; ++stage) mbarrier_init(&smem.full[stage], kSlices);
       fence_mbarrier_init();
     }
 
@@ -157,7 +155,7 @@ struct Gemm<kConfig> {
     TensorMap const* const map = slice < rest ? &params.rest : &params.lines;
     int const box_column = int((first_column + slice * args.b_k_stride) / kWord * kWord);
     CacheHint const hint = hint_of(params.tiles.modes[2]);
-    auto const* next_a = a + slice * args.a_m_stride + lane * kWord;
+    auto const* next_a = a + slice * args.a_m_stride;
     CpAsyncPipeline<kStages> pipeline;
     int k = 0;  // the first of the k-tile that is filled next
     auto const fill = [&] {
@@ -166,7 +164,7 @@ struct Gemm<kConfig> {
         Stage& stage = smem.stages[pipeline.write()];
         if (params.by_tma) {
           if (lane == 0) {
-            uint64_t* const full = &shared.full[pipeline.write()];
+            uint64_t* const full = &smem.full[pipeline.write()];
             mbarrier_arrive_expect_tx(full, kBoxes * kBoxElements * sizeof(Element));
             MOYE_UNROLL
             for (int i = 0; i < kBoxes; ++i) {
@@ -187,7 +185,7 @@ struct Gemm<kConfig> {
           MOYE_UNROLL
           for (int i = 0; i < kBlkM / kSlices; ++i, from += kSlices * args.a_m_stride) {
             int const m = slice + i * kSlices;
-            copy_word(from - lane * kWord, lane, m < m_left ? ks : 0, stage.a + m * kPitchA + lane * kWord);
+            copy_word(from, lane, m < m_left ? ks : 0, stage.a + m * kPitchA + lane * kWord);
           }
         }
         k += kBlkK;
@@ -215,13 +213,11 @@ struct Gemm<kConfig> {
     static_assert(decltype(size<2>(tCrA))::value == 1, "a warp has one atom along k");
     int const ahead_of_a = elements_ahead(a + lane / 4 * args.a_m_stride);  // of the lane's rows, which are 8 apart
 
-    PipelineState<kStages> read;
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.k_tiles; ++k_tile) {
       pipeline.consumer_wait();
       fill();
-      if (params.by_tma) mbarrier_wait(&shared.full[read.index()], read.phase());
-      ++read;
+      if (params.by_tma) mbarrier_wait(&smem.full[pipeline.read()], pipeline.read_phase());
       int const at = pipeline.read() * int(sizeof(Stage) / sizeof(Element));
       MOYE_UNROLL
       for (int i = 0; i < size<1>(tCrA); ++i) {
@@ -294,7 +290,7 @@ struct Gemm<kConfig> {
   /// The map of `lines` lines of B, from the word on in which it begins, whose last has `rows` rows.
   static Status make_map(GemmArgs const& args, int lines, int rows, TensorMap* map) {
     auto const* const b = static_cast<Element const*>(args.b);
-    int const ahead = int(reinterpret_cast<uintptr_t>(b) / sizeof(Element) % kWord);
+    int const ahead = elements_ahead(b);
     return make_matrix_map<Element>(map, b - ahead, {ahead + (rows - 1) * args.b_k_stride + args.n, 1},
                                     {lines, kSlices * args.b_k_stride}, batch_of_map(args, args.b_batch_strides, 3),
                                     kBoxColumns, kPerSlice);
@@ -328,7 +324,7 @@ struct Gemm<kConfig> {
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,
-                                         .smem_bytes = int(sizeof(Shared)),
+                                         .smem_bytes = int(sizeof(SharedStorage)),
                                          .min_arch = 90,  // griddepcontrol
                                          .max_arch = 90,
                                          .orders = kCompiledOrders,

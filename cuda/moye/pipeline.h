@@ -68,6 +68,8 @@ class CpAsyncPipeline {
 
   /// The stage that is read, and the one that is filled next.
   MOYE_DEVICE int read() const { return read_.index(); }
+  /// Of read(), for an mbarrier of that stage: see PipelineState.
+  MOYE_DEVICE uint32_t read_phase() const { return read_.phase(); }
   MOYE_DEVICE int write() const { return write_.index(); }
 
   /// The copies since the last commit are those of stage write().

@@ -113,14 +113,14 @@ MUTANTS = [
     ),
     Mutant(
         name="odd_rows_boxes_are_not_waited_for",
-        old="      if (params.by_tma) mbarrier_wait(&shared.full[read.index()], read.phase());\n",
+        old="      if (params.by_tma) mbarrier_wait(&smem.full[pipeline.read()], pipeline.read_phase());\n",
         new="",
         expect=race(S, TOUCHES, TOUCHES),
     ),
     Mutant(
         name="odd_rows_boxes_of_one_stage",
-        old="uint64_t* const full = &shared.full[pipeline.write()];",
-        new="uint64_t* const full = &shared.full[0];",
+        old="uint64_t* const full = &smem.full[pipeline.write()];",
+        new="uint64_t* const full = &smem.full[0];",
         expect=r"(deadlock|race|arriv)",
     ),
     Mutant(
