@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_moye
+from jax_moye._bench.program.arms import compile_arm
 from jax_moye._bench.program.load import load
 
 STEPS = 12
@@ -50,13 +51,13 @@ def kernels_of(run: Callable[[], Any]) -> list[list[Kernel]]:
             for plane in jax.profiler.ProfileData.from_file(str(path)).planes
             if plane.name.startswith("/device:GPU")
         ]
-        found = sorted(
+        found = [
             Kernel(event.name, event.start_ns, event.duration_ns)
             for plane in planes
             for line in plane.lines
             if line.name.startswith("Stream")
             for event in line.events
-        )
+        ]
     found.sort(key=lambda kernel: kernel.start)
     of_step, rest = divmod(len(found), STEPS)
     if of_step == 0 or rest:
@@ -73,9 +74,8 @@ def time_program(name: str, most: int) -> None:
     """Prints a line for XLA's program and one for ours, and of each the kernels that take longest together."""
     program = load(name, {}, None, False)
     of_xla = 0.0
-    for way, fun in (("xla", program.fun), ("optimize", jax_moye.optimize(program.fun))):
-        compiled = jax.jit(lambda *args, fun=fun: fun(*args)).lower(*program.args).compile()
-        steps = kernels_of(functools.partial(compiled, *program.args))
+    for way in ("xla", "optimize"):
+        steps = kernels_of(functools.partial(compile_arm(way, program).compiled, *program.args))
         us = statistics.median(map(span_us, steps))
         of_xla = of_xla or us
         print(f"{name:30} {way:9} {us:9.1f} us  {of_xla / us:6.3f}  {len(steps[0])} kernels", flush=True)
