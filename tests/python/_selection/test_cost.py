@@ -206,9 +206,7 @@ def test_aligned_operands_are_never_slower(dtype):
                 rows = legal_rows(other)
                 assert set(rows) <= set(legal_rows(aligned))
                 for row in rows:
-                    if facts_of(
-                        row.kernel
-                    ).speed.below_alignment:  # never timed with aligned ones, which others are for
+                    if facts_of(row.kernel).speed.below_alignment:  # was never timed with aligned ones
                         continue
                     assert predicted_us(row, aligned, 90) <= predicted_us(row, other, 90), (row.name, order)
                 assert not rows or best <= min(predicted_us(row, other, 90) for row in rows)
